@@ -2,8 +2,8 @@
 /*
  * struct pc_batch: the pages of one call, and the queues in which they wait. Each page is a small
  * state machine, struct page_work; page.c draws it. Behind them: what becomes of a page after each
- * step, and what the control plane is told of it (page.c). Inline is what every page uses several
- * times. Channel thread.
+ * step, and the messages about it to the control plane (page.c). Inline is what every page uses
+ * several times. Channel thread.
  */
 #ifndef CLIENT_BATCH_H
 #define CLIENT_BATCH_H
@@ -400,7 +400,7 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 uint32_t local_length(const struct client_session *session, const struct page_key *key,
 	const struct location *at);
 
-/* ---- what the control plane is told ---------------------------------------------------------- */
+/* ---- messages to the control plane without an answer ----------------------------------------- */
 
 /*
  * notice_touch() calls it. `e`: the page's entry in the location cache, or NULL: the cache does not

@@ -2,9 +2,9 @@
 /*
  * What becomes of a page when it is known how a step of it ended: it is done, or it is queued for
  * its next step. The files of the steps (look.c, get.c, set.c, ctl.c) call these functions with the
- * outcome; batch.c starts the steps of what is queued. A page of this host is
- * copied here, because that needs no waiting. The control plane is told here what it should know of
- * a page. Channel thread. The phases:
+ * outcome; batch.c starts the steps of what is queued. A page of this host is copied here, because
+ * that needs no waiting. Stale entries, damaged and used pages are reported to the control plane
+ * here. Channel thread. The phases:
  *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
@@ -49,7 +49,7 @@
 
 #include <string.h>
 
-/* ---- what the control plane is told ---------------------------------------------------------- */
+/* ---- messages to the control plane without an answer ----------------------------------------- */
 
 /*
  * Messages to the control plane that get no answer: stale entries, damaged and used pages. Best

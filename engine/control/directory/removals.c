@@ -14,13 +14,13 @@
  * A member that was started again with pages of before opens the door when all members with which
  * it was in a map have sent it Told, after cluster.dead_after_ms at the latest: until then it
  * publishes nothing, and takes no clients if pages are in memory; pages on disk wait until the
- * disk is open, too, and no member still tells. The limit counts from the last Forget of a member.
- * Pages in memory that nothing proves are dropped then (see DIRECTORY.md). A member that was only
- * frozen or cut off has no door, but its walks wait for Told, and it drops its pages in memory if
- * Told says that not all removals are remembered.
+ * disk is open, too, and no member still sends Forgets. The limit counts from the last Forget of a
+ * member. Pages in memory that nothing proves are dropped then (see DIRECTORY.md). A member that
+ * was only frozen or cut off has no door, but its walks wait for Told, and it drops its pages in
+ * memory if Told says that not all removals are remembered.
  *
  * A seed only (no rails) executes removals on no disk. Its position stays where it left with rails,
- * and it counts as away: so a disk that it uses again later is told what it has missed.
+ * and it counts as away: so the removals that its disk has missed are sent when it uses it again.
  *
  * Under a keeper the memory outlives the engine. Control plane's thread only.
  */

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "config/passed_fds.h"
 #include "dv/soft/soft.h"
 
 enum { ASK_TABLE = 1, TABLE, ASK_FILE, FILE_HERE, FILE_GONE };
@@ -75,20 +77,10 @@ int soft_shm_listen(struct dv_device *nic)
 static bool send_message(int to, const struct message *message, int fd)
 {
 	struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = sizeof(*message)};
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {0};
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(1)];
 	struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
 
-	if (fd >= 0) {
-		packet.msg_control = &control;
-		packet.msg_controllen = sizeof(control);
-		control.header.cmsg_level = SOL_SOCKET;
-		control.header.cmsg_type = SCM_RIGHTS;
-		control.header.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-	}
+	fds_attach(&packet, control, &fd, fd >= 0);
 	return sendmsg(to, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(*message);
 }
 
@@ -99,24 +91,17 @@ static bool send_message(int to, const struct message *message, int fd)
 static int receive_message(int from, struct message *ret_message, int *ret_fd)
 {
 	struct iovec part = {.iov_base = ret_message, .iov_len = sizeof(*ret_message)};
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {0};
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(1)];
 	struct msghdr packet = {.msg_iov = &part,
 		.msg_iovlen = 1,
-		.msg_control = &control,
+		.msg_control = control,
 		.msg_controllen = sizeof(control)};
-	struct cmsghdr *header;
 	ssize_t n = recvmsg(from, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
 	*ret_fd = -1;
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -1;
-	header = CMSG_FIRSTHDR(&packet);
-	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-		header->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(ret_fd, CMSG_DATA(header), sizeof(int));
+	(void)fds_take(&packet, ret_fd, 1);
 	if (n == sizeof(*ret_message) && ret_message->magic == SOFT_EXPORT_MAGIC)
 		return 1;
 	if (*ret_fd >= 0)

@@ -6,6 +6,7 @@
  */
 #include "config/clock.h"
 #include "config/limits.h"
+#include "config/passed_fds.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
@@ -17,6 +18,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -48,22 +50,11 @@ static int session_send(struct client_session *session, const struct session_cal
 		.a = call->a,
 		.b = call->b};
 	struct iovec io = {.iov_base = &request, .iov_len = sizeof(request)};
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(1)];
 	struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1};
 	ssize_t sent;
 
-	memset(control, 0, sizeof(control));
-	if (call->send_fd >= 0) {
-		struct cmsghdr *header;
-
-		message.msg_control = control;
-		message.msg_controllen = sizeof(control);
-		header = CMSG_FIRSTHDR(&message);
-		header->cmsg_level = SOL_SOCKET;
-		header->cmsg_type = SCM_RIGHTS;
-		header->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(header), &call->send_fd, sizeof(int));
-	}
+	fds_attach(&message, control, &call->send_fd, call->send_fd >= 0);
 	do
 		sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (sent < 0 && errno == EINTR);
@@ -71,28 +62,6 @@ static int session_send(struct client_session *session, const struct session_cal
 		return -errno;
 	session->sent++;
 	return 0;
-}
-
-static void session_take_fds(struct msghdr *message, struct session_call *call)
-{
-	struct cmsghdr *header;
-
-	for (header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
-		size_t count;
-
-		if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-			continue;
-		count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-			if (call->fds < ATTACH_FDS_MAX)
-				call->fd[call->fds++] = fd;
-			else
-				close(fd);
-		}
-	}
 }
 
 /*
@@ -133,7 +102,7 @@ static int session_receive(struct client_session *session, struct session_call *
 	struct attach_reply *reply, uint64_t until_ns, bool *ret_short)
 {
 	struct iovec io = {.iov_base = reply, .iov_len = sizeof(*reply)};
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(ATTACH_FDS_MAX)];
 	struct msghdr message = {.msg_iov = &io,
 		.msg_iovlen = 1,
 		.msg_control = control,
@@ -151,7 +120,7 @@ static int session_receive(struct client_session *session, struct session_call *
 		return -errno;
 	if (got == 0)
 		return -ECONNRESET;
-	session_take_fds(&message, call);
+	call->fds = fds_take(&message, call->fd, ATTACH_FDS_MAX);
 	if ((size_t)got != sizeof(*reply) || (message.msg_flags & MSG_TRUNC))
 		return -EPROTO;
 	reply->text[sizeof(reply->text) - 1] = '\0';

@@ -153,23 +153,14 @@ static void notify_read_control(struct msghdr *header, struct notify_datagram *r
 			memcpy(&sender, CMSG_DATA(c), sizeof(sender));
 			ret->pid = sender.pid;
 		}
-		/* one message has one array of descriptors; the buffer has room for no second */
-		for (size_t i = 0; c->cmsg_type == SCM_RIGHTS && i < bytes / sizeof(int); i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (ret->fds < NOTIFY_FDS_MAX)
-				ret->fd[ret->fds++] = fd;
-			else
-				close(fd);
-		}
 	}
+	ret->fds = fds_take(header, ret->fd, NOTIFY_FDS_MAX);
 }
 
 int notify_receive(int socket, struct notify_datagram *ret)
 {
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred)) +
-					     CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
+	alignas(struct cmsghdr) char
+		control[CMSG_SPACE(sizeof(struct ucred)) + PASSED_FDS_BYTES(NOTIFY_FDS_MAX)];
 	struct iovec io = {.iov_base = ret->text, .iov_len = sizeof(ret->text)};
 	struct msghdr header = {.msg_iov = &io,
 		.msg_iovlen = 1,

@@ -13,9 +13,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define NOTIFY_BYTES_MAX 4096u /* longest text of a message */
-#define NOTIFY_FDS_MAX 253u    /* descriptors of a message; the kernel's SCM_MAX_FD */
-#define NOTIFY_NAME_BYTES 256u /* a name of a descriptor is shorter than this */
+#include "config/passed_fds.h"
+
+#define NOTIFY_BYTES_MAX 4096u        /* longest text of a message */
+#define NOTIFY_FDS_MAX PASSED_FDS_MAX /* descriptors of a message */
+#define NOTIFY_NAME_BYTES 256u        /* a name of a descriptor is shorter than this */
 /* longest extension of a time-out: one day, in us */
 #define NOTIFY_EXTEND_MAX_US 86400000000ull
 /* name of a descriptor that comes without one */

@@ -21,6 +21,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/passed_fds.h"
 #include "engine/keeper/notify.h"
 
 #define ALIVE_US_MAX 86400000000l /* longest WATCHDOG_USEC that is obeyed: a day */
@@ -69,7 +70,7 @@ static void notify_address(const char *path)
 static bool service_send(const char *text, int passed, int flags)
 {
 	const struct timeval wait = {.tv_sec = 1};
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(1)];
 	struct iovec io = {.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
 	struct msghdr header = {.msg_name = &service.notify,
 		.msg_namelen = service.notify_bytes,
@@ -80,17 +81,7 @@ static bool service_send(const char *text, int passed, int flags)
 
 	if (!service.notify_bytes)
 		return false;
-	if (passed >= 0) {
-		struct cmsghdr *c;
-
-		header.msg_control = control;
-		header.msg_controllen = sizeof(control);
-		c = CMSG_FIRSTHDR(&header);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &passed, sizeof(int));
-	}
+	fds_attach(&header, control, &passed, passed >= 0);
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return false;

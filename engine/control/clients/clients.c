@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdalign.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,11 +26,10 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/passed_fds.h"
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/pages/pages.h"
 #include "numa/limit.h"
-
-#define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux, the most descriptors that one message carries */
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
@@ -90,27 +90,13 @@ bool session_may_take(const struct session *s, enum client_share what, unsigned 
 static int session_reply_send(
 	struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
 {
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
-	} control;
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(ATTACH_FDS_MAX)];
 	struct iovec iov = {reply, sizeof(*reply)};
 	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
 
 	if (count > ATTACH_FDS_MAX)
 		return -EINVAL;
-	if (count) {
-		struct cmsghdr *c;
-
-		memset(&control, 0, sizeof(control));
-		message.msg_control = control.bytes;
-		message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
-		c = CMSG_FIRSTHDR(&message);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * count);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * count);
-	}
+	fds_attach(&message, control, fds, count);
 	return sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
@@ -362,7 +348,7 @@ static int session_request_check(
 	if (fds < expected || fds > most) {
 		snprintf(text, bytes,
 			"request kind %u takes %u file descriptors; %u%s were received", r->kind,
-			expected, fds, fds > FDS_IN_MAX ? " or more" : "");
+			expected, fds, fds > PASSED_FDS_MAX ? " or more" : "");
 		return -EINVAL;
 	}
 	return 0;
@@ -405,26 +391,13 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
  */
 static unsigned session_fds_received(struct closer *closer, struct msghdr *message, int *ret_fd)
 {
-	unsigned n = 0;
+	int fds[PASSED_FDS_MAX];
+	unsigned n = fds_take(message, fds, PASSED_FDS_MAX);
 
-	*ret_fd = -1;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-		unsigned here;
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		for (unsigned i = 0; i < here; i++, n++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-			if (n == 0)
-				*ret_fd = fd;
-			else
-				closer_take(closer, fd);
-		}
-	}
-	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
+	*ret_fd = n ? fds[0] : -1;
+	for (unsigned i = 1; i < n; i++)
+		closer_take(closer, fds[i]);
+	return message->msg_flags & MSG_CTRUNC ? PASSED_FDS_MAX + 1 : n;
 }
 
 /*
@@ -442,16 +415,13 @@ static int session_listen(struct session *s)
 static void session_on_readable(evutil_socket_t socket, short what, void *context)
 {
 	struct session *s = context;
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int) * FDS_IN_MAX)];
-	} control;
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(PASSED_FDS_MAX)];
 	char buffer[sizeof(struct attach_request) + 1];
 	struct iovec iov = {buffer, sizeof(buffer)};
 	struct msghdr message = {.msg_iov = &iov,
 		.msg_iovlen = 1,
-		.msg_control = control.bytes,
-		.msg_controllen = sizeof(control.bytes)};
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
 	ssize_t n;
 	unsigned fds;
 	int fd;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake engine's end of the attach socket. Runs in the fake engine's thread, under its lock. */
+#include "config/passed_fds.h"
 #include "engine/client/channel.h"
 #include "tests/unit/client/fake_inside.h"
 
@@ -137,7 +138,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 	int fds[ATTACH_FDS_MAX + 8], mine = -1;
 	unsigned count = 0;
 	struct iovec io = {.iov_base = &reply, .iov_len = sizeof(reply)};
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(fds))];
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(ATTACH_FDS_MAX + 8)];
 	struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1};
 
 	switch (request->kind) {
@@ -174,18 +175,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		break;
 	case ATTACH_REPORT: fds[count++] = mine = report(&reply); break;
 	}
-	if (count) {
-		struct cmsghdr *header;
-
-		message.msg_control = control;
-		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		memset(control, 0, sizeof(control));
-		header = CMSG_FIRSTHDR(&message);
-		header->cmsg_level = SOL_SOCKET;
-		header->cmsg_type = SCM_RIGHTS;
-		header->cmsg_len = CMSG_LEN(count * sizeof(int));
-		memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-	}
+	fds_attach(&message, control, fds, count);
 	sendmsg(f->connection, &message, MSG_NOSIGNAL);
 	if (mine >= 0)
 		close(mine);
@@ -202,12 +192,11 @@ unsigned fake_serve_socket(struct fake *f)
 {
 	struct attach_request request;
 	struct iovec io = {.iov_base = &request, .iov_len = sizeof(request)};
-	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(1)];
 	struct msghdr message = {.msg_iov = &io,
 		.msg_iovlen = 1,
 		.msg_control = control,
 		.msg_controllen = sizeof(control)};
-	struct cmsghdr *header;
 	int fd = -1;
 	ssize_t got;
 
@@ -229,9 +218,7 @@ unsigned fake_serve_socket(struct fake *f)
 		fake_hang_up(f);
 		return 1;
 	}
-	header = CMSG_FIRSTHDR(&message);
-	if (header)
-		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	(void)fds_take(&message, &fd, 1);
 	if (stalls(f, request.kind)) {
 		f->stalled = true;
 		f->stalled_request = request;

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdalign.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
+#include "config/passed_fds.h"
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
@@ -299,21 +301,11 @@ static inline int dial(void)
 
 static inline void send_raw(int fd, const void *bytes, size_t n, const int *fds, unsigned count)
 {
-	char buffer[CMSG_SPACE(sizeof(int) * 64)] = {0};
+	alignas(struct cmsghdr) char buffer[PASSED_FDS_BYTES(64)];
 	struct iovec iov = {(void *)(uintptr_t)bytes, n};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
-	if (count) {
-		struct cmsghdr *c;
-
-		m.msg_control = buffer;
-		m.msg_controllen = CMSG_SPACE(sizeof(int) * count);
-		c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * count);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * count);
-	}
+	fds_attach(&m, buffer, fds, count);
 	assert_int_equal(sendmsg(fd, &m, MSG_NOSIGNAL), n);
 }
 
@@ -323,22 +315,17 @@ static inline void send_raw(int fd, const void *bytes, size_t n, const int *fds,
  */
 static inline bool receive(int fd, struct answer *a)
 {
-	char buffer[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
+	alignas(struct cmsghdr) char buffer[PASSED_FDS_BYTES(ATTACH_FDS_MAX)];
 	struct iovec iov = {&a->reply, sizeof(a->reply)};
 	struct msghdr m = {.msg_iov = &iov,
 		.msg_iovlen = 1,
 		.msg_control = buffer,
 		.msg_controllen = sizeof(buffer)};
-	struct cmsghdr *c;
 
 	a->fds = 0;
 	if (recvmsg(fd, &m, MSG_DONTWAIT) != sizeof(a->reply))
 		return false;
-	c = CMSG_FIRSTHDR(&m);
-	if (c) {
-		a->fds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(a->fd, CMSG_DATA(c), a->fds * sizeof(int));
-	}
+	a->fds = fds_take(&m, a->fd, ATTACH_FDS_MAX);
 	return true;
 }
 

@@ -11,6 +11,7 @@ the engines waited for a processor: starved().
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,17 @@ def wait_for(condition, seconds, what):
         if clock() > end:
             raise AssertionError(f"not met within {seconds} s: {what} (last value: {value!r})")
         cluster.pause(begun)
+
+
+def remove_folder(folder):
+    """Removes a folder in which engines may be ending: they remove their sockets meanwhile."""
+    def removed():
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return not os.path.exists(folder)
+        return True
+    wait_for(removed, 60, f"{folder} can be removed")
 
 
 def wait_proven(engines):

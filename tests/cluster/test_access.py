@@ -23,7 +23,7 @@ class Access(harness.ClusterTest):
         if os.geteuid() or not shutil.which("setpriv") or not shutil.which("unshare"):
             self.skipTest("skipped: needs root, setpriv and unshare")
         self.folder = tempfile.mkdtemp(prefix="peercache-access-")
-        self.addCleanup(shutil.rmtree, self.folder)
+        self.addCleanup(harness.remove_folder, self.folder)
         os.chmod(self.folder, 0o755)
         self.socket, self.log = (os.path.join(self.folder, name) for name in ("e.sock", "log"))
         # other users may not see the build, but they see this folder

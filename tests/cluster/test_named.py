@@ -7,7 +7,6 @@ A killed member, a stopped and a killed engine are in tests/dashboard/test_engin
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -48,7 +47,7 @@ class Engines(metered.Engines):
 class Named(harness.ClusterTest):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="peercache-named-")
-        self.addCleanup(shutil.rmtree, self.folder)
+        self.addCleanup(harness.remove_folder, self.folder)
         self.faults = os.path.join(self.folder, "faults")
         self.fault("")
 

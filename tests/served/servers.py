@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = os.path.dirname(HERE)
@@ -161,6 +162,17 @@ class Host:
         done = harness.run([harness.program("tools/peercachectl"), "--socket", self.socket,
                             "--json", "status"], capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def status_now(self):
+        """The report of the host's engine, with figures of after this call: those of status() may
+        be a second old."""
+        begun = time.monotonic()
+
+        def fresh():
+            age = time.monotonic() - begun
+            report = self.status()
+            return report if report and report["age_ms"] + 1 < age * 1000 else None
+        return harness.wait_for(fresh, LIMIT, "figures of now")
 
     def engine(self):
         """The process id of the engine; None while none runs."""

@@ -102,18 +102,23 @@ class Served(unittest.TestCase):
     def computed(self, prompt, cached=0, **more):
         """Has the first host compute a prompt, of which its L1 has the first pages. Returns the
         answer once all of its pages are stored."""
-        before = self.stored()
+        before = self.sets(self.here.status())  # those before it were waited for
         answer = self.here.generate(prompt, **more)
         self.assertEqual((answer.device, answer.cached), (cached * self.page_size(),) * 2)
         self.wait_stored(before + self.RANKS * (len(prompt) // self.page_size() - cached))
         return answer
 
+    def sets(self, report):
+        """Pages that the clients of the reporting engine have stored."""
+        return report["calls"]["set"]["hit"]
+
     def stored(self):
         """Pages that the first host has stored."""
-        return self.here.status()["calls"]["set"]["hit"]
+        return self.sets(self.here.status_now())
 
     def wait_stored(self, pages):
-        harness.wait_for(lambda: self.stored() >= pages, 300, "the pages are stored")
+        harness.wait_for(lambda: self.sets(self.here.status()) >= pages, 300,
+                         "the pages are stored")
 
     @classmethod
     def page_size(cls):
@@ -122,15 +127,15 @@ class Served(unittest.TestCase):
 
     def gets(self, host):
         """Batches of pages that the host's server has requested from its engine."""
-        return host.status()["calls"]["get"]["batches"]
+        return host.status_now()["calls"]["get"]["batches"]
 
     def assert_same(self, got, want):
         """Asserts that two answers have the same tokens and log-probabilities."""
         self.assertEqual((got.tokens, got.logprobs), (want.tokens, want.logprobs))
 
-    def unanswered(self, host):
-        """Pages of which the host's engine has told that an owner or holder did not answer."""
-        calls = host.status()["calls"]
+    def unanswered(self, report):
+        """Pages whose owner or holder did not answer the clients of the reporting engine."""
+        calls = report["calls"]
         return sum(calls[op][result] for op in ("exists", "get")
                    for result in ("unreachable", "timeout"))
 
@@ -138,9 +143,9 @@ class Served(unittest.TestCase):
         """Asserts that the prompt's whole pages come from L3, and that the answer is the same."""
         whole = len(prompt) - len(prompt) % self.page_size()
         for _ in range(5):
-            before = self.unanswered(host)
+            before = self.unanswered(host.status())
             got = host.generate(prompt, **more)
-            if got.storage == whole or self.unanswered(host) == before:
+            if got.storage == whole or self.unanswered(host.status_now()) == before:
                 break
             host.flush()  # on a busy machine an engine did not answer in time, and its calls say so
         self.assertEqual((got.storage, got.device, got.host), (whole, 0, 0),
@@ -349,11 +354,12 @@ class Core(Served):
         self.wait_stored(before + pages)
         for _ in range(5):
             self.there.flush()
-            before = self.unanswered(self.there)
+            before = self.unanswered(self.there.status())
             read = self.measured("read", self.there, *words)
             first = read["rows"][2]
             whole = sum((len(prompt) - 1) // PAGE * PAGE for d in made for prompt in d)
-            if first["hit_tokens"] == whole or self.unanswered(self.there) == before:
+            if first["hit_tokens"] == whole or self.unanswered(
+                    self.there.status_now()) == before:
                 break
         self.assertEqual(first["hit_tokens"], whole, read["rows"])
         self.assertGreater(first["storage_tokens"], 0)

@@ -45,17 +45,23 @@ static uint64_t map_bytes(void)
 	return bytes;
 }
 
-/* Memory of this process, without that of files: its code counts for no node. */
+/*
+ * Memory of this process, its own and what a keeper keeps, without that of files: its code counts
+ * for no node.
+ */
 static uint64_t resident_bytes(void)
 {
-	unsigned long long total, resident = 0, of_files = 0;
-	FILE *file = fopen("/proc/self/statm", "r");
+	unsigned long long part, bytes = 0;
+	FILE *file = fopen("/proc/self/status", "r");
+	char line[128];
 
-	if (file && fscanf(file, "%llu %llu %llu", &total, &resident, &of_files) != 3)
-		resident = of_files = 0;
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "RssAnon: %llu kB", &part) == 1 ||
+			sscanf(line, "RssShmem: %llu kB", &part) == 1)
+			bytes += part << 10;
 	if (file)
 		fclose(file);
-	return (resident - of_files) * (uint64_t)sysconf(_SC_PAGESIZE);
+	return bytes;
 }
 
 void progress_show(void)

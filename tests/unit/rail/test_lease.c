@@ -156,7 +156,7 @@ static int setup_short_queues(void **state)
 static void time_begins_with_the_first_part_of_a_page(void **state)
 {
 	struct world *w = *state;
-	unsigned parts = 128; /* ten WQEs of up to four WQEBBs */
+	unsigned parts = 128; /* five WQEs of up to eight WQEBBs */
 	struct draft d;
 
 	pages_put(w, 64, 16, 1, 65536);

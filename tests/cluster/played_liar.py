@@ -20,6 +20,7 @@ import time
 from played_member import agreement, frame, version
 
 ALIVE, CLAIMED, REMOVED, LEFT = range(4)
+LISTED_MAX = 1024  # longer lists close the link
 
 
 def varint(value):
@@ -63,9 +64,9 @@ class Liar:
     def __init__(self, ports, bits):
         self.ports, self.bits, self.closed = ports, bits, 0
 
-    def link(self, name, port=None, bits=None, number=0x40000000):
+    def link(self, name, port=None, bits=None, number=0x40000000, members=()):
         link = socket.create_connection(("127.0.0.1", port or self.ports[0]), 10)
-        link.sendall(hello(member(name, number, self.bits if bits is None else bits)))
+        link.sendall(hello(member(name, number, self.bits if bits is None else bits), members))
         return link
 
     def send(self, link, data):
@@ -100,11 +101,10 @@ class Liar:
 
     def lists(self, length):
         others = [member(b"listed-%d" % i, 0x60000000 + i, self.bits) for i in range(length)]
-        for message in (hello(member(b"liar", 0x40000000, self.bits), others),
-                        news([record(m, ALIVE, 1) for m in others]),
-                        news([record(m, REMOVED, 5) for m in others])):
-            with self.link(b"liar") as link:
-                for _ in range(20):
+        for members, message in ((others, b""), ((), news([record(m, ALIVE, 1) for m in others])),
+                                 ((), news([record(m, REMOVED, 5) for m in others]))):
+            with self.link(b"liar", members=members) as link:
+                for _ in range(20 if length <= LISTED_MAX else 3000):
                     if not self.send(link, message):
                         break
                     time.sleep(0.01)

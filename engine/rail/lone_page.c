@@ -114,7 +114,7 @@ static inline uint32_t lone_post_slice(struct rail *rail, struct conn *conn, str
 
 	if (bytes > rail_bytes_allowed(rail))
 		return 0;
-	qp = conn_pick(conn, bytes);
+	qp = conn_pick(conn, bytes, run->listed ? QP_ROOM_GATHERED : QP_ROOM);
 	if (!qp)
 		return 0;
 	if (conn->limbo_ns && !run->done)
@@ -141,10 +141,11 @@ static inline uint32_t lone_post_slice(struct rail *rail, struct conn *conn, str
 /* ---- posting: page heads -------------------------------------------------------------------- */
 
 /* Posts the READ of the page head. False: there is no room now. */
-static inline bool lone_post_head(struct rail *rail, struct conn *conn, struct rail_run *run)
+__attribute__((always_inline)) static inline bool lone_post_head(
+	struct rail *rail, struct conn *conn, struct rail_run *run)
 {
 	struct page_head *head = run_own_heads(rail, run->number);
-	struct conn_qp *qp = conn_pick(conn, HEAD_BYTES);
+	struct conn_qp *qp = conn_pick(conn, HEAD_BYTES, QP_ROOM);
 	struct dv_sge sge = {
 		.address = (uintptr_t)head, .bytes = HEAD_BYTES, .lkey = rail->heads_lkey};
 

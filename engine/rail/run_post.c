@@ -288,7 +288,7 @@ static unsigned run_post_payload(struct rail *rail, struct conn *conn, struct ra
 	while (run->next < run->header.pages && posted < max && item <= left) {
 		uint32_t n, pages = run_pages_alike(rail, run, pairs, left, &n), reads = pages,
 			    limit;
-		struct conn_qp *qp = conn_pick(conn, n * item);
+		struct conn_qp *qp = conn_pick(conn, n * item, QP_ROOM);
 
 		limit = qp ? qp_series_max(qp) >> pairs : 0;
 		limit = limit < max - posted ? limit : max - posted;
@@ -496,7 +496,7 @@ static inline unsigned run_heads_alone(
 static unsigned run_post_heads(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst)
 {
-	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
+	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head), QP_ROOM);
 	struct piece piece[PIECES_MAX];
 	unsigned max, n;
 
@@ -634,7 +634,7 @@ static inline void run_lease_gathered(struct rail *rail, struct conn_qp *qp, str
 	struct conn *conn = run->conn;
 
 	if (!conn->limbo_ns || run->header.kind != OP_RUN || run->next == first || burst < 2 ||
-		!conn_has_room(conn) || !qp_has_room(qp))
+		!conn_has_room(conn) || !qp_has_room(qp, QP_ROOM))
 		return;
 	*posted += run_post_leased_heads(
 		rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
@@ -661,8 +661,8 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 	if (run->item_bytes - run->done > allowed)
 		return 0;
 	if (!qp)
-		qp = conn_pick(conn, run->item_bytes);
-	else if (!conn_has_room(conn) || !qp_has_room(qp))
+		qp = conn_pick(conn, run->item_bytes, QP_ROOM_GATHERED);
+	else if (!conn_has_room(conn) || !qp_has_room(qp, QP_ROOM_GATHERED))
 		return 0;
 	if (!qp)
 		return 0;

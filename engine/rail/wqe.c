@@ -11,7 +11,7 @@
  * The QP with the fewest bytes of long READs; the next long READs go there. The last QP is kept for
  * small READs if there are several. NULL: none has room.
  */
-struct conn_qp *conn_pick_bulk(struct conn *conn)
+struct conn_qp *conn_pick_bulk(struct conn *conn, uint32_t room)
 {
 	unsigned qps = conn->handle->qps > 1 ? conn->handle->qps - 1 : 1;
 	struct conn_qp *best = NULL;
@@ -19,7 +19,7 @@ struct conn_qp *conn_pick_bulk(struct conn *conn)
 	for (unsigned i = 0; i < qps; i++) {
 		struct conn_qp *qp = &conn->qp[i];
 
-		if ((!best || qp->bulk_bytes < best->bulk_bytes) && qp_has_room(qp))
+		if ((!best || qp->bulk_bytes < best->bulk_bytes) && qp_has_room(qp, room))
 			best = qp;
 	}
 	conn->bulk = best;
@@ -30,7 +30,7 @@ struct conn_qp *conn_pick_bulk(struct conn *conn)
  * The QP with the fewest outstanding WQEBBs among those without long READs; the next small READs
  * go there. NULL: it has no room.
  */
-struct conn_qp *conn_pick_shortest(struct conn *conn)
+struct conn_qp *conn_pick_shortest(struct conn *conn, uint32_t room)
 {
 	struct conn_qp *best = &conn->qp[conn->handle->qps - 1];
 
@@ -41,7 +41,7 @@ struct conn_qp *conn_pick_shortest(struct conn *conn)
 			best = qp;
 	}
 	conn->small = best;
-	return qp_has_room(best) ? best : NULL;
+	return qp_has_room(best, room) ? best : NULL;
 }
 
 /*

@@ -20,8 +20,8 @@
 #include "engine/rail/core.h"
 
 /* wqe.c: the slow parts of conn_pick(). */
-struct conn_qp *conn_pick_bulk(struct conn *conn);
-struct conn_qp *conn_pick_shortest(struct conn *conn);
+struct conn_qp *conn_pick_bulk(struct conn *conn, uint32_t room);
+struct conn_qp *conn_pick_shortest(struct conn *conn, uint32_t room);
 
 /*
  * wqe.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
@@ -56,10 +56,14 @@ static inline uint32_t qp_outstanding(const struct conn_qp *qp)
 	return qp->sq->pi - qp->sq->ci;
 }
 
-/* Is there room for the largest WQE? */
-static inline bool qp_has_room(const struct conn_qp *qp)
+/* WQEBBs that a queue pair must have free: for READs of one data segment, so that series of them
+ * are not too short; and for one of many segments. */
+#define QP_ROOM 4u
+#define QP_ROOM_GATHERED dv_wqe_blocks(DV_SGES_MAX)
+
+static inline bool qp_has_room(const struct conn_qp *qp, uint32_t room)
 {
-	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= qp->blocks_max;
+	return qp_outstanding(qp) + room <= qp->blocks_max;
 }
 
 /* One connection gets at most half of the CQ, so that a peer that hangs cannot block the others. */
@@ -69,10 +73,10 @@ static inline bool conn_has_room(const struct conn *conn)
 }
 
 /*
- * The QP for the connection's next READ of `bytes`; NULL: there is no room for the largest WQE now.
- * Long READs go to the QP of the last one until it has RAIL_BULK_BYTES.
+ * The QP for the connection's next READ of `bytes`; NULL: none has this room, in WQEBBs, now. Long
+ * READs go to the QP of the last one until it has RAIL_BULK_BYTES.
  */
-static inline struct conn_qp *conn_pick(struct conn *conn, uint32_t bytes)
+static inline struct conn_qp *conn_pick(struct conn *conn, uint32_t bytes, uint32_t room)
 {
 	struct conn_qp *small = conn->small;
 
@@ -82,13 +86,13 @@ static inline struct conn_qp *conn_pick(struct conn *conn, uint32_t bytes)
 		struct conn_qp *bulk = conn->bulk;
 
 		return likely(bulk && bulk->bulk_bytes + bytes <= RAIL_BULK_BYTES &&
-			       qp_has_room(bulk))
+			       qp_has_room(bulk, room))
 			       ? bulk
-			       : conn_pick_bulk(conn);
+			       : conn_pick_bulk(conn, room);
 	}
-	if (likely(small && small->silent && !small->bulk_bytes && qp_has_room(small)))
+	if (likely(small && small->silent && !small->bulk_bytes && qp_has_room(small, room)))
 		return small;
-	return conn_pick_shortest(conn);
+	return conn_pick_shortest(conn, room);
 }
 
 /*

@@ -10,6 +10,7 @@
 #include "engine/abi/op.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/channel.h"
+#include "tests/sim/rail.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
@@ -34,7 +35,8 @@ struct call {
 	unsigned count;
 	bool retried, saw_stale, saw_failure;
 	bool searched; /* the disks of this host */
-	bool busy;     /* a look-up, an answer of the engine or the end of a write will follow */
+	bool right;    /* the READ found the page */
+	bool busy;     /* a look-up, a READ, an answer or the end of a write will follow */
 	bool ended;    /* `done` was called */
 	struct call_result result;
 	call_done done;
@@ -371,62 +373,56 @@ static void wrong(struct call *call)
 	}
 }
 
-/* The READ of a page head, with its page or without: 0 failed, 1 stale, 2 right. */
-static void head_read(struct thing *thing, uint64_t word)
+/* The READ of a page head, with its page or without. */
+static void head_done(void *context, bool answered)
 {
-	struct call *call = (struct call *)(void *)thing;
+	struct call *call = context;
 	const struct location *at = &call->at[call->count];
 	int holder = node_by_ref(at->ref);
 
-	if (call->ended)
+	call->busy = false;
+	if (call->ended) {
+		call_release(call);
 		return;
+	}
 	if (!attached(call)) {
 		call_end(call, CALL_GONE);
 		return;
 	}
 	if (holder >= 0 && holder != (int)call->what.node)
-		look_read(call->what.node, (unsigned)holder, word == 0);
-	if (word == 2) {
+		look_read(call->what.node, (unsigned)holder, !answered);
+	if (answered && call->right) {
 		tell(call, CTL_TOUCH, at);
 		call_end(call, CALL_HIT);
 		return;
 	}
-	call->saw_failure |= word == 0;
-	call->saw_stale |= word == 1;
-	if (word == 1)
+	call->saw_failure |= !answered;
+	call->saw_stale |= answered;
+	if (answered)
 		tell(call, CTL_STALE, at);
 	wrong(call);
 }
 
-/* The NIC of the holder reads its memory, whatever its process does. */
-static void head_sample(struct thing *thing, uint64_t word)
+static bool head_sample(void *context, unsigned holder)
 {
-	struct call *call = (struct call *)(void *)thing;
-	const struct location *at = &call->at[call->count];
-	int holder = node_by_ref(at->ref);
+	struct call *call = context;
 	struct content content;
-	bool right;
 
-	(void)word;
-	if (holder < 0 || !look_serves(call->what.node, (unsigned)holder)) {
-		world_always(world.now_ns + LOOK_READ_NS, call->what.node, thing, 0, head_read);
-		return;
-	}
-	right = page_read((unsigned)holder, &call->key, at, &content);
-	if (right) {
+	if (call->ended)
+		return false;
+	call->right = page_read(holder, &call->key, &call->at[call->count], &content);
+	if (call->right) {
 		call->result.value = content.value;
 		call->result.mixed = content.number != call->what.number + 1;
 	}
-	call->result.holder = (unsigned)holder;
-	world_always(world.now_ns + wire_latency(call->what.node), call->what.node, thing,
-		right ? 2 : 1, head_read);
+	call->result.holder = holder;
+	return true;
 }
 
 static void page_head_ask(struct call *call)
 {
 	const struct location *at = &call->at[call->count];
 	bool far = at->ref != world.node[call->what.node].control.ref;
-	uint64_t wait_ns = far ? wire_latency(call->what.node) : 0;
 
 	if (far && call->what.kind == CALL_SET && world.mutant == MUTANT_NO_VERIFY) {
 		call->result.unread = true;
@@ -434,7 +430,13 @@ static void page_head_ask(struct call *call)
 		call_end(call, CALL_HIT);
 		return;
 	}
-	world_always(world.now_ns + wait_ns, call->what.node, &call->thing, 0, head_sample);
+	call->busy = true;
+	rail_read(&(struct rail_read){.reader = call->what.node,
+		.ref = at->ref,
+		.region = REGION_HEADS_0 + place_rail(at->place),
+		.sample = head_sample,
+		.done = head_done,
+		.context = call});
 }
 
 static void try_next(struct call *call)

@@ -2,7 +2,6 @@
 /* disk.h. One thread. */
 #include "tests/sim/disk.h"
 
-#include <event2/event.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -31,9 +30,6 @@ static struct host {
 	struct page_key *kept;
 	unsigned kept_count;
 	bool ended; /* the process that had opened the disk; `kept` is valid */
-	/* the event that tier.c waits for */
-	event_callback_fn ready;
-	void *context;
 } host[SIM_NODES_MAX];
 
 /* ---- disks ----------------------------------------------------------------------------------- */
@@ -207,8 +203,8 @@ static void disk_steps(struct thing *thing, uint64_t word)
 		return;
 	work = disk_turn(node);
 	(void)disk_index_bytes(&h->disk->store.index, &pages, &lost);
-	if (h->ready && (lost || !STAILQ_EMPTY(&h->disk->finished)))
-		h->ready(disk_fd(h->disk), EV_READ, h->context);
+	if (lost || !STAILQ_EMPTY(&h->disk->finished))
+		ready_call(node, disk_fd(h->disk));
 	if (thing->closed)
 		return;
 	world_at(world.now_ns + (work || disk_waits(h->disk) ? STEP_NS + world_random() % STEP_NS
@@ -265,29 +261,7 @@ int __wrap_pthread_join(pthread_t thread, void **ret)
 	return 0;
 }
 
-/* ---- what tier.c waits for ------------------------------------------------------------------- */
-
-struct event *event_new(struct event_base *base, evutil_socket_t fd, short what,
-	event_callback_fn call, void *context)
-{
-	(void)fd;
-	(void)what;
-	host[base->node].ready = call;
-	host[base->node].context = context;
-	return (struct event *)(void *)&host[base->node];
-}
-
-int event_add(struct event *event, const struct timeval *timeout)
-{
-	(void)event;
-	(void)timeout;
-	return 0;
-}
-
-void event_free(struct event *event)
-{
-	((struct host *)(void *)event)->ready = NULL;
-}
+/* ---- closing --------------------------------------------------------------------------------- */
 
 /* The stop writes pages and waits for the disk: its clock goes on, and no other one. */
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);

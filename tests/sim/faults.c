@@ -7,8 +7,11 @@
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
 
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/loop.h"
+#include "tests/sim/nic.h"
+#include "tests/sim/paths.h"
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"
 
@@ -39,6 +42,7 @@ static void leave(unsigned i)
 	world.current = i;
 	world.node[i].control.stopping = true;
 	member_leave(&world.node[i].control);
+	conns_stop(&world.node[i].control);
 	load(LOOP_GOODBYE_NS);
 	load_none(i, false);
 }
@@ -231,6 +235,119 @@ static void disk_fail(void)
 	}
 }
 
+/* ---- connections ----------------------------------------------------------------------------- */
+
+/* One rail of a node, or both, lose their links or, without an event, all packets; or do not. */
+static void rails_fail(unsigned node, unsigned rail, bool both, bool mute, bool fail)
+{
+	for (unsigned r = 0; r < SIM_RAILS; r++) {
+		if (r != rail && !both)
+			continue;
+		if (mute)
+			nic_mute(node, r, fail);
+		else
+			nic_port(node, r, !fail);
+	}
+}
+
+/* Rails fail, and packets between two hosts are lost in one direction. */
+static void ports(void)
+{
+	for (unsigned times = 0; times < 9; times++) {
+		unsigned a = one_of(world.nodes), rail = one_of(SIM_RAILS),
+			 b = (a + 1 + one_of(world.nodes - 1)) % world.nodes;
+		bool both = one_of(3) == 0;
+
+		if (times % 3 == 2)
+			world_cut(a, b, true);
+		else
+			rails_fail(a, rail, both, times % 3, true);
+		load(one_of(2) ? 100 * SIM_MS : 1500 * SIM_MS);
+		world_cut(a, b, false);
+		rails_fail(a, rail, both, times % 3, false);
+		load(one_of(2) ? 200 * SIM_MS : 1200 * SIM_MS);
+	}
+}
+
+/* Removals that are lost with their engine, before another one has got them, leave two values. */
+static void load_gets_and_sets(void)
+{
+	load_set(FAULT_USED * world.nodes, FAULT_USED * world.nodes, 0);
+}
+
+/* Drivers are slow and packets are lost while connections are made, and engines end meanwhile. */
+static void handshake(void)
+{
+	load_gets_and_sets();
+	world.loss = 0.01;
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes);
+
+		world.driver_ns = one_of(2) ? 500 * SIM_MS : 4 * SIM_S;
+		end(i, (enum ending)one_of(ENDINGS));
+		load(20 * SIM_MS + world_random() % (300 * SIM_MS));
+		again(i);
+		load(100 * SIM_MS + world_random() % (2 * SIM_S));
+		if (one_of(2))
+			continue;
+		nic_port(i, 0, false);
+		load(100 * SIM_MS);
+		nic_port(i, 0, true);
+	}
+	load(SIM_S);
+	world.driver_ns = NIC_DRIVER_NS;
+	world.loss = 0;
+	load(AFTER_NS);
+	pass(4 * SIM_S); /* calls of the driver that take long */
+}
+
+/* Engines are started again while another one, whose rails reach them, is not told. */
+static void apart(void)
+{
+	load_gets_and_sets();
+	world.rails_apart = true;
+	world.driver_ns = SIM_MS; /* others have connections before a READ gives up */
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes),
+			 b = (i + 1 + one_of(world.nodes - 1)) % world.nodes;
+
+		cut(i, b, true);
+		load(100 * SIM_MS);
+		end(i, (enum ending)one_of(ENDINGS));
+		load(4 * SIM_MS + world_random() % (16 * SIM_MS));
+		again(i);
+		load(2 * SIM_S);
+		cut(i, b, false);
+		load(AFTER_NS);
+	}
+	world.rails_apart = false;
+	world.driver_ns = NIC_DRIVER_NS;
+}
+
+/* QPs fail, NICs do not complete what was posted, or die until the engine is started again. */
+static void broken_nics(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes), rail = one_of(SIM_RAILS);
+
+		switch (one_of(3)) {
+		case 0: nic_dies(i, rail); break;
+		case 1: nic_stuck(i, rail, true); break;
+		default: break;
+		}
+		for (unsigned k = 0; k < 6; k++) {
+			nic_qp_fails(one_of(world.nodes), one_of(SIM_RAILS));
+			load(100 * SIM_MS);
+		}
+		load(1500 * SIM_MS);
+		nic_stuck(i, rail, false);
+		end(i, (enum ending)one_of(END_POWER));
+		load(200 * SIM_MS);
+		again(i);
+		load(AFTER_NS);
+	}
+}
+
 /* ---- more ------------------------------------------------------------------------------------ */
 
 static void calm(void)
@@ -392,6 +509,12 @@ const struct scenario faults[] = {
 		PAGES_FAULT},
 	{"dropped", "an owner is stopped while more pages are evicted than are queued", dropped,
 		PAGES_FAULT},
+	{"ports", "rails lose their links, or packets without an event", ports, PAGES_FAULT},
+	{"handshake", "drivers are slow and packets are lost while engines are started again",
+		handshake, PAGES_FAULT},
+	{"apart", "engines are started again while one whose rails reach them is not told", apart,
+		PAGES_FAULT},
+	{"nics", "queue pairs fail, and NICs hang or die", broken_nics, PAGES_FAULT},
 	{"mixture", "faults of all kinds at random", mixture, PAGES_FAULT},
 	{NULL, NULL, NULL, 0},
 };
@@ -409,16 +532,25 @@ static bool fault_has_disks(void (*fault)(void))
 	return fault == spill || fault == disk_start || fault == disk_power || fault == disk_fail;
 }
 
+static bool fault_is_of_rails(void (*fault)(void))
+{
+	return fault == ports || fault == handshake || fault == apart || fault == broken_nics;
+}
+
 void fault_run(void (*fault)(void))
 {
+	/* of the load, for each node: few where rails matter, because the judgement reads all */
+	uint64_t pages = fault_is_of_rails(fault) ? FAULT_USED : FAULT_PAGES;
+
 	world.keeper = true;
+	nics_open();
 	entries = fault == dropped ? 64 * 1024u
 		  : fault == full  ? FAULT_SLOTS * replicas
 		  /* room for all pages on disk and what restarts leave for a while */
 		  : fault_has_disks(fault) ? FAULT_USED * 16u
 					   : FAULT_USED * 8u;
-	truth_open(FAULT_PAGES * world.nodes);
-	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
+	truth_open(pages * world.nodes);
+	load_set(pages * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++)
 		world.node[i].pages =
 			(struct pages){.pool_bytes = FAULT_POOL, .length = FAULT_LENGTH};
@@ -433,9 +565,11 @@ void fault_run(void (*fault)(void))
 		disks_open(i);
 	}
 	start(0);
+	paths_watch();
 	load(BEFORE_NS);
 	fault();
 	heal();
 	truth_judge();
+	paths_judge();
 	truth_close();
 }

@@ -9,6 +9,7 @@
 
 #include "engine/abi/map.h"
 #include "engine/control/directory/directory_state.h"
+#include "tests/sim/rail.h"
 #include "tests/sim/world.h"
 
 #define REST_NS SIM_S /* PEER_REST_NS of the client */
@@ -17,7 +18,6 @@
 static uint64_t *rest_until_ns[SIM_NODES_MAX];
 
 struct look {
-	struct thing thing; /* first */
 	look_done done;
 	void *context;
 	struct page_key key;
@@ -28,7 +28,7 @@ struct look {
 	uint32_t chosen;
 	struct looked looked;
 	bool second, answered;
-	int asked;            /* node of the READ in flight; -1: there is none */
+	int asked;            /* node of the READ in flight; -1: its process has ended */
 	uint8_t bits;         /* log2 of its buckets, from the reader's map */
 	struct bucket sample; /* what the READ found */
 };
@@ -89,7 +89,7 @@ static void end(struct look *look, enum look_end how)
 	look->looked.how = how;
 	world_trace(how);
 	look->done(look->context, &look->looked);
-	thing_close(&look->thing);
+	free(look);
 }
 
 static bool is_wrong(const struct look *look, const struct dir_entry *e)
@@ -121,10 +121,10 @@ static bool match(struct look *look)
 	return looked->count > 0;
 }
 
-/* The result of the READ of one bucket: word 1, no answer; word 2, `sample` is valid. */
-static void answered(struct thing *thing, uint64_t word)
+/* The result of the READ of one bucket; if it was answered, `sample` is valid. */
+static void bucket_done(void *context, bool answered)
 {
-	struct look *look = (struct look *)(void *)thing;
+	struct look *look = context;
 
 	if (!world.node[look->reader].running) {
 		look->looked.failed = true;
@@ -132,58 +132,50 @@ static void answered(struct thing *thing, uint64_t word)
 		return;
 	}
 	if (look->asked >= 0)
-		look_read(look->reader, (unsigned)look->asked, word == 1);
-	if (word == 2 && match(look)) {
+		look_read(look->reader, (unsigned)look->asked, !answered);
+	if (answered && match(look)) {
 		end(look, LOOK_HIT);
 		return;
 	}
-	if (word == 2 && !look->second && !bucket_has_empty(&look->sample)) {
+	if (answered && !look->second && !bucket_has_empty(&look->sample)) {
 		look->second = true;
 		read_bucket(look);
 		return;
 	}
 	look->second = false;
-	look->looked.failed |= word == 1;
-	look->answered |= word == 2;
+	look->looked.failed |= !answered;
+	look->answered |= answered;
 	ask(look);
 }
 
-bool look_serves(unsigned reader, unsigned node)
+/* False: the shard is not as large as the reader's map says. */
+static bool bucket_sample(void *context, unsigned node)
 {
-	return wire_reaches(reader, node) && wire_reaches(node, reader) &&
-	       world.node[node].running && !world.node[node].gray;
-}
-
-/* The NIC of the owner samples the line, whatever its processes do. */
-static void sample(struct thing *thing, uint64_t word)
-{
-	struct look *look = (struct look *)(void *)thing;
-	const struct shard *shard;
+	const struct shard *shard = world.node[node].control.shard;
+	struct look *look = context;
 	uint32_t bucket;
 
-	(void)word;
-	if (look->asked < 0 || !look_serves(look->reader, (unsigned)look->asked) ||
-		look->bits != world.node[look->asked].control.shard->bits) {
-		world_always(world.now_ns + LOOK_READ_NS, look->reader, thing, 1, answered);
-		return;
-	}
-	shard = world.node[look->asked].control.shard;
+	if (look->bits != shard->bits)
+		return false;
 	bucket = dir_bucket_first(&look->key, look->bits);
 	if (look->second)
 		bucket = dir_bucket_other(bucket, dir_tag(&look->key), look->bits);
 	look->sample = shard->bucket[bucket];
-	world_always(world.now_ns + wire_latency(look->reader), look->reader, thing, 2, answered);
+	return true;
 }
 
 static void read_bucket(struct look *look)
 {
 	const struct member_record *m = by_ref(look->reader, look->chosen);
-	unsigned to;
 
 	look->asked = node_by_ref(look->chosen);
 	look->bits = m ? m->bucket_bits : 0;
-	to = look->asked < 0 ? look->reader : (unsigned)look->asked;
-	world_always(world.now_ns + wire_latency(to), look->reader, &look->thing, 0, sample);
+	rail_read(&(struct rail_read){.reader = look->reader,
+		.ref = look->chosen,
+		.region = REGION_SHARD,
+		.sample = bucket_sample,
+		.done = bucket_done,
+		.context = look});
 }
 
 /* What the reader's engine shows its clients: map_suspect() of abi/map.h. */

@@ -24,6 +24,8 @@
 #include "tests/sim/client.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/keeper.h"
+#include "tests/sim/nic.h"
+#include "tests/sim/rail.h"
 #include "tests/sim/world.h"
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
@@ -38,48 +40,6 @@ ssize_t getrandom(void *buffer, size_t bytes, unsigned flags)
 	for (size_t i = 0; i < bytes; i++)
 		to[i] = (uint8_t)world_random();
 	return (ssize_t)bytes;
-}
-
-void rail_lost(struct control *control, unsigned rail, const char *format, ...)
-{
-	(void)control, (void)rail, (void)format;
-	abort();
-}
-
-void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
-{
-	(void)control;
-	(void)peer;
-	(void)ref;
-}
-
-void conns_link_up(struct control *control, uint32_t ref)
-{
-	(void)control;
-	(void)ref;
-}
-
-bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
-{
-	(void)control;
-	(void)link;
-	return connect != NULL;
-}
-
-bool conn_accept_connected(
-	struct control *control, struct rpc_link *link, const Pc__Connected *connected)
-{
-	(void)control;
-	(void)link;
-	return connected != NULL;
-}
-
-bool conn_accept_disconnect(
-	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect)
-{
-	(void)control;
-	(void)link;
-	return disconnect != NULL;
 }
 
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
@@ -103,6 +63,11 @@ void client_channel_broken(struct control *control, uint32_t channel)
 	abort();
 }
 
+void client_memory_release_held(struct control *control)
+{
+	(void)control;
+}
+
 bool view_serve_ask(struct control *control, struct rpc_link *link)
 {
 	(void)control;
@@ -117,6 +82,14 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 }
 
 /* ---- planted mistakes (ld --wrap) ------------------------------------------------------------ */
+
+__typeof__(conns_member_gone) __real_conns_member_gone, __wrap_conns_member_gone;
+
+void __wrap_conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+{
+	if (world.mutant != MUTANT_KEPT_QPS)
+		__real_conns_member_gone(control, peer, ref);
+}
 
 int __real_shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation);
@@ -339,6 +312,30 @@ static void clients_end(unsigned i)
 	ctl_close(control);
 }
 
+/* Rails, NICs and the connections between them. */
+static int connections_begin(unsigned i)
+{
+	struct control *control = &world.node[i].control;
+	int rc;
+
+	rails_open(i);
+	rc = device_event_open(control);
+	return rc < 0 ? rc : conns_open(control);
+}
+
+static void connections_end(unsigned i)
+{
+	struct control *control = &world.node[i].control;
+
+	if (!control->conns)
+		return;
+	nics_process_ends(i);
+	rails_close(i);
+	conns_close(control);
+	device_event_close(control);
+	outbox_close(control);
+}
+
 void node_turn(unsigned i)
 {
 	struct control *control = &world.node[i].control;
@@ -347,7 +344,7 @@ void node_turn(unsigned i)
 		return;
 	if (control->ctl) {
 		client_turn_begin(i);
-		while (tier_turn(control) + ctl_turn(control) + clear_turn(control))
+		while (rails_turn(i) + tier_turn(control) + ctl_turn(control) + clear_turn(control))
 			;
 		client_turn_end(i);
 	}
@@ -406,7 +403,8 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	}
 	/* only a keeper keeps the memory of removals, which is large */
 	if ((world.keeper && door_open(control) < 0) || rpc_open(control) < 0 ||
-		members_open(control) < 0 || directory_open(control) < 0 || tick_open(control) < 0)
+		members_open(control) < 0 || directory_open(control) < 0 ||
+		(world.keeper && connections_begin(i) < 0) || tick_open(control) < 0)
 		abort();
 	if (world.keeper)
 		clients_begin(i);
@@ -434,6 +432,7 @@ static void process_end(unsigned i, bool power, bool kept)
 		disks_crashed(i);
 	}
 	tick_close(&n->control);
+	connections_end(i);
 	directory_close(&n->control);
 	members_close(&n->control);
 	rpc_close(&n->control);

@@ -19,7 +19,8 @@ SANITIZED = "--sanitized" in sys.argv
 FEW = 10
 SCENARIOS = ("calm", "term", "kill9", "copying", "cold", "freeze", "cutlink", "flaplink", "split",
              "unjoined", "upgrade", "full", "dropped", "mixture",
-             "spill", "diskstart", "diskpower", "diskfail")
+             "spill", "diskstart", "diskpower", "diskfail",
+             "ports", "handshake", "apart", "nics")
 # scenario, seed: runs that have found faults of the engine
 FOUND = (("diskpower", 3),)
 # scenario, mutant, and the checkers that must fire
@@ -48,7 +49,14 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("diskstart", "no-recovery", ("a disk recovers its pages",)),
            ("diskfail", "error-is-ok", ("bytes of another page",)),
            ("freeze", "no-memory", ("two values of a page",)),
-           ("freeze", "all-here", ("removed page is found",)))
+           ("freeze", "all-here", ("removed page is found",)),
+           ("apart", "qp-reused", ("READ of another process",)),
+           ("ports", "unproven", ("a connection comes up",)),
+           ("ports", "deaf-port", ("a rail is out while its port is",)),
+           ("ports", "no-stall", ("a connection without an answer breaks",)),
+           ("ports", "kept-conn", ("connection is lost",)),
+           ("ports", "lost-qp", ("QP is lost",)),
+           ("handshake", "kept-qps", ("half a connection ends", "READ is lost")))
 
 
 def command_of(program, scenario, seed, *more):

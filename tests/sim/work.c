@@ -6,6 +6,7 @@
 #include "engine/control/base/work.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/sim/world.h"
 
@@ -21,6 +22,7 @@ struct made {
 
 struct works {
 	unsigned node;
+	bool driver; /* its calls are those of a NIC's driver */
 	TAILQ_HEAD(, made) calls;
 };
 
@@ -29,10 +31,10 @@ int works_open(
 {
 	struct works *works = calloc(1, sizeof(*works));
 
-	(void)options;
 	if (!works)
 		abort();
 	works->node = base->node;
+	works->driver = strcmp(options->name, "pc-connections") == 0;
 	TAILQ_INIT(&works->calls);
 	*ret_works = works;
 	return 0;
@@ -75,8 +77,18 @@ void work_submit(struct works *works, unsigned queue, struct work *work)
 	made->work = work;
 	work->taken = 0;
 	TAILQ_INSERT_TAIL(&works->calls, made, next);
-	world_at(world.now_ns + world_random() % CALL_NS_MAX, works->node, &made->thing, 0,
-		call_due);
+	world_at(world.now_ns + world_random() % (works->driver ? world.driver_ns : CALL_NS_MAX),
+		works->node, &made->thing, 0, call_due);
+}
+
+unsigned works_busy(const struct works *works)
+{
+	const struct made *made;
+	unsigned count = 0;
+
+	TAILQ_FOREACH (made, &works->calls, next)
+		count++;
+	return count;
 }
 
 void works_close(struct works *works)

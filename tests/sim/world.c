@@ -10,6 +10,7 @@
 
 #include "tests/sim/disk.h"
 #include "tests/sim/keeper.h"
+#include "tests/sim/nic.h"
 
 struct event {
 	uint64_t at_ns, serial, word;
@@ -205,6 +206,7 @@ void world_open(unsigned nodes, uint64_t seed)
 	world.seed = seed;
 	world.random = map_mix(seed + 0x9e3779b97f4a7c15ull);
 	world.now_ns = 1000 * SIM_S;
+	world.driver_ns = NIC_DRIVER_NS;
 	world.node = calloc(nodes, sizeof(*world.node));
 	world.cut = calloc((size_t)nodes * nodes / 64 + 1, sizeof(*world.cut));
 	if (!world.node || !world.cut)
@@ -230,6 +232,7 @@ void world_close(void)
 	keeper_close();
 	for (unsigned i = 0; i < world.nodes; i++)
 		disks_free(i);
+	nics_close();
 	free(heap);
 	free(parked);
 	heap = parked = NULL;

@@ -76,6 +76,13 @@ enum mutant {
 	MUTANT_ERROR_IS_OK,   /* a page whose READ from disk has failed counts as read */
 	MUTANT_LOST_WRITE,    /* the end of a write to disk does not free some slots */
 	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
+	MUTANT_QP_REUSED,     /* a QP serves all that name its number, with any key */
+	MUTANT_UNPROVEN,      /* no answer to a probe is reported */
+	MUTANT_KEPT_CONN,     /* no connection that a rail returns is taken back */
+	MUTANT_DEAF_PORT,     /* events of the NICs are lost */
+	MUTANT_LOST_QP,       /* some QPs are not destroyed */
+	MUTANT_KEPT_QPS,      /* connections with a member that has left the map stay */
+	MUTANT_NO_STALL,      /* rails wait for READs without an answer for ever */
 	MUTANTS,
 };
 
@@ -109,7 +116,9 @@ struct world {
 	bool keeper;             /* engines have a keeper, and with it pools and clients */
 	unsigned stopped_writer; /* 1 + node: its clients stop while they write a page; 0: none */
 	double loss;
-	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
+	uint64_t driver_ns; /* longest time of a call of a NIC's driver */
+	bool rails_apart;   /* rails have a network of their own, which no cut reaches */
+	uint64_t crash_at;  /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
 	unsigned bare; /* 1 + index of the node that is opened without rails; 0: none */
 	uint64_t deliveries;
@@ -152,6 +161,13 @@ bool wire_reaches(unsigned a, unsigned b);
 /* Ends all connections of a node whose process died; resets reach the others. */
 void wire_crash(unsigned node);
 
+/* ---- ready.c --------------------------------------------------------------------------------- */
+
+/* The process of the node watches the descriptor. */
+bool ready_watched(unsigned node, int fd);
+/* The descriptor is readable: the process that watches it, if one does, is called back. */
+void ready_call(unsigned node, int fd);
+
 /* ---- node.c ---------------------------------------------------------------------------------- */
 
 /* Look-ups of this node are simulated: all nodes up to 127, of larger clusters one in a few. */
@@ -187,8 +203,6 @@ void views_close(void);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
-#define LOOK_READ_NS (300 * SIM_MS) /* after which a READ without an answer has failed */
-
 enum look_end { LOOK_HIT, LOOK_ABSENT, LOOK_UNREACHABLE, LOOK_ENDS };
 
 struct look_for {
@@ -211,8 +225,6 @@ typedef void (*look_done)(void *context, const struct looked *looked);
 void look_close(void);
 /* Looks a key up. Calls back once, possibly from inside this call. */
 void look_find(const struct look_for *what, look_done done, void *context);
-/* The node's NIC answers a READ of this reader. */
-bool look_serves(unsigned reader, unsigned node);
 /* A READ of this node has failed, or has not: after a failure it is asked last for a time. */
 void look_read(unsigned reader, unsigned owner, bool failed);
 bool look_failed_lately(unsigned reader, unsigned owner);

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* paths.h. One thread. */
+#include "tests/sim/paths.h"
+
+#include <string.h>
+
+#include "engine/control/conns/conns.h"
+#include "engine/control/members/members.h"
+#include "tests/sim/nic.h"
+#include "tests/sim/rail.h"
+#include "tests/sim/run.h"
+#include "tests/sim/world.h"
+
+#define LOOK_NS (100 * SIM_MS)
+/*
+ * From when both ends can reach each other until READs are taken: an attempt that began before,
+ * CONN_MADE_MS, its back-off, CONN_BACKOFF_MAX_MS, and an attempt with its probe.
+ */
+#define UP_NS (9 * SIM_S)
+/* From a READ that cannot be answered until the rail takes no more of them. */
+#define BREAK_NS SIM_S
+/*
+ * From when the end that READs has gone, and both processes can talk, until the other end goes: a
+ * Disconnect, or the next Connect after a back-off.
+ */
+#define ALONE_NS (9 * SIM_S)
+#define PORT_NS (200 * SIM_MS) /* from an event of a port until clients see it */
+#define STOP_NS (4 * SIM_S)    /* for which connections end */
+
+/* Times from when on; 0: it does not hold. */
+struct path {
+	uint64_t incarnation[2];
+	uint64_t talks_ns;   /* both processes run and have a link, */
+	uint64_t reaches_ns; /* and the NICs reach each other */
+	uint64_t unready_ns; /* the rail takes no READs, although it should */
+	uint64_t mute_ns;    /* the connection is open, and READs on it cannot be answered, */
+	uint64_t vain_ns;    /* and one was posted since */
+};
+
+static struct path paths[NIC_NODES_MAX][SIM_RAILS][NIC_NODES_MAX];
+static uint64_t port_wrong_ns[NIC_NODES_MAX][SIM_RAILS];
+
+/* Notes since when the condition holds. */
+static void since(uint64_t *at_ns, bool holds)
+{
+	if (!holds)
+		*at_ns = 0;
+	else if (!*at_ns)
+		*at_ns = world.now_ns;
+}
+
+static bool longer(uint64_t at_ns, uint64_t ns)
+{
+	return at_ns && world.now_ns - at_ns > ns;
+}
+
+static bool runs(unsigned node)
+{
+	const struct node *n = &world.node[node];
+
+	return n->running && !n->stopped && n->control.conns && !n->control.stopping;
+}
+
+static bool linked(unsigned node, unsigned to)
+{
+	struct control *control = &world.node[node].control;
+
+	return node_sees(node, to) && member_link_now(control, world.node[to].control.ref) != NULL;
+}
+
+/* ---- one path -------------------------------------------------------------------------------- */
+
+static bool is_out(unsigned node, unsigned rail, unsigned to)
+{
+	const struct control *control = &world.node[node].control;
+	const struct member_record *record = member_by_ref(control, world.node[to].control.ref);
+
+	return record && shm_load(&control->status->peer_rails_out[record->peer]) >> rail & 1;
+}
+
+static void path_look(unsigned node, unsigned rail, unsigned to)
+{
+	struct path *path = &paths[node][rail][to];
+	uint64_t a = world.node[node].control.incarnation, b = world.node[to].control.incarnation;
+	bool talks = runs(node) && runs(to) && linked(node, to) && linked(to, node);
+	bool reaches = nic_reaches(node, rail, to, rail) && nic_reaches(to, rail, node, rail);
+	struct rail_seen seen = {.wants = false};
+
+	if (path->incarnation[0] != a || path->incarnation[1] != b)
+		*path = (struct path){.incarnation = {a, b}};
+	if (runs(node) && b)
+		rail_look(node, rail, (uint32_t)b, &seen);
+	since(&path->talks_ns, talks);
+	since(&path->reaches_ns, talks && reaches);
+	since(&path->unready_ns,
+		talks && reaches && world.driver_ns <= NIC_DRIVER_NS &&
+			(seen.wants || (seen.connected && !seen.open) || is_out(node, rail, to)));
+	since(&path->mute_ns, seen.open && (!reaches || !seen.paired));
+	since(&path->vain_ns, path->mute_ns && seen.posted_ns > path->mute_ns);
+	check(!longer(path->unready_ns, UP_NS), "a connection comes up");
+	check(!longer(path->vain_ns, BREAK_NS), "a connection without an answer breaks");
+}
+
+/* ---- queue pairs ----------------------------------------------------------------------------- */
+
+static void qp_look(struct nic_qp_seen *seen)
+{
+	struct path *path = &paths[seen->to][seen->to_rail][seen->node];
+
+	if (!seen->connected || seen->reads)
+		return;
+	since(&seen->unpaired_ns, !seen->paired && world.driver_ns <= NIC_DRIVER_NS);
+	check(!longer(seen->unpaired_ns, ALONE_NS) || !longer(path->talks_ns, ALONE_NS),
+		"half a connection ends");
+}
+
+/* ---- rails ----------------------------------------------------------------------------------- */
+
+/* Clients see at once which rails have a link. */
+static void port_look(unsigned node, unsigned rail)
+{
+	const struct control *control = &world.node[node].control;
+	bool out = runs(node) && shm_load(&control->status->rails_out) >> rail & 1;
+
+	since(&port_wrong_ns[node][rail], runs(node) && out == nic_has_link(node, rail));
+	check(!longer(port_wrong_ns[node][rail], PORT_NS), "a rail is out while its port is");
+}
+
+static void paths_look(struct thing *thing, uint64_t word)
+{
+	(void)thing;
+	(void)word;
+	nic_each_qp(qp_look);
+	for (unsigned i = 0; i < world.nodes; i++)
+		for (unsigned rail = 0; rail < SIM_RAILS; rail++) {
+			port_look(i, rail);
+			for (unsigned to = 0; to < world.nodes; to++)
+				if (to != i)
+					path_look(i, rail, to);
+		}
+	world_always(world.now_ns + LOOK_NS, 0, NULL, 0, paths_look);
+}
+
+void paths_watch(void)
+{
+	memset(paths, 0, sizeof(paths));
+	memset(port_wrong_ns, 0, sizeof(port_wrong_ns));
+	paths_look(NULL, 0);
+}
+
+/* ---- books ----------------------------------------------------------------------------------- */
+
+static unsigned connections(unsigned node)
+{
+	unsigned count = 0;
+
+	for (unsigned rail = 0; rail < SIM_RAILS; rail++)
+		count += rail_connections(node, rail);
+	return count;
+}
+
+static void books(unsigned node, bool stopped)
+{
+	const struct control *control = &world.node[node].control;
+	struct conn_counts counts;
+	unsigned reads = 0;
+
+	for (unsigned rail = 0; rail < SIM_RAILS; rail++)
+		reads += rail_reads(node, rail);
+	conn_counts(control, &counts);
+	check(reads == 0 && outbox_empty(control), "READ is lost");
+	check(counts.asked == 0 && counts.live == connections(node) &&
+			counts.live == conns_outstanding(control) &&
+			!(stopped && (counts.live || counts.served)),
+		"connection is lost");
+	check(counts.qps == nic_qps(node) && !(stopped && counts.qps), "QP is lost");
+}
+
+void paths_judge(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		books(i, false);
+	for (unsigned i = 0; i < world.nodes; i++) {
+		world.current = i;
+		world.node[i].control.stopping = true;
+		conns_stop(&world.node[i].control);
+	}
+	world_run(world.now_ns + STOP_NS);
+	for (unsigned i = 0; i < world.nodes; i++)
+		books(i, true);
+}

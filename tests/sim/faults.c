@@ -253,7 +253,7 @@ static void rails_fail(unsigned node, unsigned rail, bool both, bool mute, bool 
 /* Rails fail, and packets between two hosts are lost in one direction. */
 static void ports(void)
 {
-	for (unsigned times = 0; times < 9; times++) {
+	for (unsigned times = 0; times < 6; times++) {
 		unsigned a = one_of(world.nodes), rail = one_of(SIM_RAILS),
 			 b = (a + 1 + one_of(world.nodes - 1)) % world.nodes;
 		bool both = one_of(3) == 0;
@@ -262,7 +262,7 @@ static void ports(void)
 			world_cut(a, b, true);
 		else
 			rails_fail(a, rail, both, times % 3, true);
-		load(one_of(2) ? 100 * SIM_MS : 1500 * SIM_MS);
+		load(one_of(2) ? 100 * SIM_MS : 2 * SIM_S);
 		world_cut(a, b, false);
 		rails_fail(a, rail, both, times % 3, false);
 		load(one_of(2) ? 200 * SIM_MS : 1200 * SIM_MS);
@@ -307,7 +307,7 @@ static void apart(void)
 	load_gets_and_sets();
 	world.rails_apart = true;
 	world.driver_ns = SIM_MS; /* others have connections before a READ gives up */
-	for (unsigned times = 0; times < 4; times++) {
+	for (unsigned times = 0; times < 3; times++) {
 		unsigned i = one_of(world.nodes),
 			 b = (i + 1 + one_of(world.nodes - 1)) % world.nodes;
 
@@ -316,7 +316,7 @@ static void apart(void)
 		end(i, (enum ending)one_of(ENDINGS));
 		load(4 * SIM_MS + world_random() % (16 * SIM_MS));
 		again(i);
-		load(2 * SIM_S);
+		load(SIM_S);
 		cut(i, b, false);
 		load(AFTER_NS);
 	}
@@ -327,19 +327,23 @@ static void apart(void)
 /* QPs fail, NICs do not complete what was posted, or die until the engine is started again. */
 static void broken_nics(void)
 {
-	for (unsigned times = 0; times < 4; times++) {
+	for (unsigned times = 0; times < 3; times++) {
 		unsigned i = one_of(world.nodes), rail = one_of(SIM_RAILS);
 
 		switch (one_of(3)) {
 		case 0: nic_dies(i, rail); break;
-		case 1: nic_stuck(i, rail, true); break;
+		case 1:
+			nic_stuck(i, rail, true);
+			nic_mute(i, rail, true);
+			break;
 		default: break;
 		}
 		for (unsigned k = 0; k < 6; k++) {
 			nic_qp_fails(one_of(world.nodes), one_of(SIM_RAILS));
 			load(100 * SIM_MS);
 		}
-		load(1500 * SIM_MS);
+		nic_mute(i, rail, false);
+		load(2 * SIM_S);
 		nic_stuck(i, rail, false);
 		end(i, (enum ending)one_of(END_POWER));
 		load(200 * SIM_MS);
@@ -539,8 +543,8 @@ static bool fault_is_of_rails(void (*fault)(void))
 
 void fault_run(void (*fault)(void))
 {
-	/* of the load, for each node: few where rails matter, because the judgement reads all */
-	uint64_t pages = fault_is_of_rails(fault) ? FAULT_USED : FAULT_PAGES;
+	/* of the load: few where rails fail, because the judgement reads all */
+	uint64_t pages = (fault_is_of_rails(fault) ? FAULT_USED : FAULT_PAGES) * world.nodes;
 
 	world.keeper = true;
 	nics_open();
@@ -549,8 +553,8 @@ void fault_run(void (*fault)(void))
 		  /* room for all pages on disk and what restarts leave for a while */
 		  : fault_has_disks(fault) ? FAULT_USED * 16u
 					   : FAULT_USED * 8u;
-	truth_open(pages * world.nodes);
-	load_set(pages * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
+	truth_open(pages);
+	load_set(pages, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++)
 		world.node[i].pages =
 			(struct pages){.pool_bytes = FAULT_POOL, .length = FAULT_LENGTH};

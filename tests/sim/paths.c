@@ -11,7 +11,8 @@
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
-#define LOOK_NS (100 * SIM_MS)
+#define PEERS_MAX NIC_NODES_MAX /* numbers of members that are looked at */
+#define LOOK_NS (250 * SIM_MS)
 /*
  * From when both ends can reach each other until READs are taken: an attempt that began before,
  * CONN_MADE_MS, its back-off, CONN_BACKOFF_MAX_MS, and an attempt with its probe.
@@ -24,8 +25,11 @@
  * Disconnect, or the next Connect after a back-off.
  */
 #define ALONE_NS (9 * SIM_S)
-#define PORT_NS (200 * SIM_MS) /* from an event of a port until clients see it */
-#define STOP_NS (4 * SIM_S)    /* for which connections end */
+/* CONN_DRAIN_NS of engine/rail, and some calls of the driver */
+#define DRAIN_NS (1800 * SIM_MS)
+#define SLOW_NS (4 * SIM_S)    /* longest time of slow calls of the driver */
+#define PORT_NS (500 * SIM_MS) /* from an event of a port until clients see it */
+#define STOP_NS (200 * SIM_MS) /* in which an engine ends all its connections */
 
 /* Times from when on; 0: it does not hold. */
 struct path {
@@ -38,7 +42,10 @@ struct path {
 };
 
 static struct path paths[NIC_NODES_MAX][SIM_RAILS][NIC_NODES_MAX];
-static uint64_t port_wrong_ns[NIC_NODES_MAX][SIM_RAILS];
+/* since when clients see another state of a port, and since when a connection has ended */
+static uint64_t port_wrong_ns[NIC_NODES_MAX][SIM_RAILS], ended_ns[NIC_NODES_MAX][SIM_RAILS];
+
+static uint64_t fast_ns; /* since when new calls of drivers are fast */
 
 /* Notes since when the condition holds. */
 static void since(uint64_t *at_ns, bool holds)
@@ -116,12 +123,31 @@ static void qp_look(struct nic_qp_seen *seen)
 
 /* ---- rails ----------------------------------------------------------------------------------- */
 
-/* Clients see at once which rails have a link. */
-static void port_look(unsigned node, unsigned rail)
+/* Number of members that clients do not read over this rail. */
+static unsigned peers_out(const struct control *control, unsigned rail)
+{
+	unsigned count = 0;
+
+	for (unsigned peer = 0; peer < PEERS_MAX; peer++)
+		count += shm_load(&control->status->peer_rails_out[peer]) >> rail & 1;
+	return count;
+}
+
+/* Clients see at once which rails have a link, and what the engine says of its rails. */
+static void rail_judge(unsigned node, unsigned rail)
 {
 	const struct control *control = &world.node[node].control;
 	bool out = runs(node) && shm_load(&control->status->rails_out) >> rail & 1;
+	bool ended = runs(node) && longer(fast_ns, SLOW_NS);
+	unsigned said = 0;
 
+	if (runs(node))
+		(void)conns_rail_state(control, rail, &said);
+	check(!runs(node) || said == peers_out(control, rail), "clients see which rails are out");
+	since(&ended_ns[node][rail], ended && rail_ended_ns(node, rail));
+	check(!longer(ended_ns[node][rail], DRAIN_NS) ||
+			!longer(rail_ended_ns(node, rail), DRAIN_NS),
+		"a broken connection is returned");
 	since(&port_wrong_ns[node][rail], runs(node) && out == nic_has_link(node, rail));
 	check(!longer(port_wrong_ns[node][rail], PORT_NS), "a rail is out while its port is");
 }
@@ -130,10 +156,11 @@ static void paths_look(struct thing *thing, uint64_t word)
 {
 	(void)thing;
 	(void)word;
+	since(&fast_ns, world.driver_ns <= NIC_DRIVER_NS);
 	nic_each_qp(qp_look);
 	for (unsigned i = 0; i < world.nodes; i++)
 		for (unsigned rail = 0; rail < SIM_RAILS; rail++) {
-			port_look(i, rail);
+			rail_judge(i, rail);
 			for (unsigned to = 0; to < world.nodes; to++)
 				if (to != i)
 					path_look(i, rail, to);
@@ -145,6 +172,8 @@ void paths_watch(void)
 {
 	memset(paths, 0, sizeof(paths));
 	memset(port_wrong_ns, 0, sizeof(port_wrong_ns));
+	memset(ended_ns, 0, sizeof(ended_ns));
+	fast_ns = 0;
 	paths_look(NULL, 0);
 }
 
@@ -176,16 +205,25 @@ static void books(unsigned node, bool stopped)
 	check(counts.qps == nic_qps(node) && !(stopped && counts.qps), "QP is lost");
 }
 
+/* The engine that has just ended its connections, and has told the others. */
+static unsigned closer;
+
+static void qp_is_of_others(struct nic_qp_seen *seen)
+{
+	check(seen->reads || !seen->connected || seen->to != closer, "half a connection ends");
+}
+
 void paths_judge(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
 		books(i, false);
-	for (unsigned i = 0; i < world.nodes; i++) {
-		world.current = i;
-		world.node[i].control.stopping = true;
-		conns_stop(&world.node[i].control);
+	for (closer = 0; closer < world.nodes; closer++) {
+		world.current = closer;
+		world.node[closer].control.stopping = true;
+		conns_stop(&world.node[closer].control);
+		world_run(world.now_ns + STOP_NS);
+		nic_each_qp(qp_is_of_others);
 	}
-	world_run(world.now_ns + STOP_NS);
 	for (unsigned i = 0; i < world.nodes; i++)
 		books(i, true);
 }

@@ -10,7 +10,7 @@
 void paths_watch(void);
 /*
  * In the end, without a fault and without an open call: the books of rails, connections and QPs.
- * Then all engines end their connections, as they do when they stop.
+ * Then the engines end their connections, one after another, as they do when they stop.
  */
 void paths_judge(void);
 

@@ -691,7 +691,10 @@ static void event_serve(struct control *control, unsigned rail, const struct rai
 		if (world.mutant != MUTANT_KEPT_CONN)
 			conns_returned(control, rail, event->object);
 		break;
-	case RAIL_CONN_STUCK: conns_stuck(control, rail, event->object, event->ns); break;
+	case RAIL_CONN_STUCK:
+		if (world.mutant != MUTANT_KEPT_STUCK)
+			conns_stuck(control, rail, event->object, event->ns);
+		break;
 	case RAIL_QUIET: conns_quiet(control, rail); break;
 	case RAIL_CONN_PROVEN:
 		if (world.mutant != MUTANT_UNPROVEN)
@@ -840,6 +843,17 @@ unsigned rail_connections(unsigned node, unsigned number)
 	LIST_FOREACH (conn, &world.node[node].control.rail[number].rail->conns, next)
 		count++;
 	return count;
+}
+
+uint64_t rail_ended_ns(unsigned node, unsigned number)
+{
+	const struct conn *conn;
+	uint64_t ns = 0;
+
+	LIST_FOREACH (conn, &world.node[node].control.rail[number].rail->conns, next)
+		if (conn->ended_ns && (!ns || conn->ended_ns < ns))
+			ns = conn->ended_ns;
+	return ns;
 }
 
 unsigned rail_reads(unsigned node, unsigned number)

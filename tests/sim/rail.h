@@ -50,6 +50,8 @@ struct rail_seen {
 void rail_look(unsigned node, unsigned rail, uint32_t ref, struct rail_seen *ret);
 /* Number of the rail's connections, whatever their state. */
 unsigned rail_connections(unsigned node, unsigned rail);
+/* Since when a connection that ended is not returned, the oldest one; 0: there is none. */
+uint64_t rail_ended_ns(unsigned node, unsigned rail);
 /* READs that the rail has. */
 unsigned rail_reads(unsigned node, unsigned rail);
 

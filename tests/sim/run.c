@@ -223,7 +223,7 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"disk-remove", "sure-remove", "no-promise", "no-room", "no-show", "no-memory",
 	"lost-return", "no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold",
 	"no-recovery", "error-is-ok", "lost-write", "all-here", "qp-reused", "unproven",
-	"kept-conn", "deaf-port", "lost-qp", "kept-qps", "no-stall"};
+	"kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall"};
 
 static int usage(int status)
 {

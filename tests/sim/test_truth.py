@@ -54,6 +54,7 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("ports", "unproven", ("a connection comes up",)),
            ("ports", "deaf-port", ("a rail is out while its port is",)),
            ("ports", "no-stall", ("a connection without an answer breaks",)),
+           ("nics", "kept-stuck", ("a broken connection is returned",)),
            ("ports", "kept-conn", ("connection is lost",)),
            ("ports", "lost-qp", ("QP is lost",)),
            ("handshake", "kept-qps", ("half a connection ends", "READ is lost")))

@@ -82,6 +82,7 @@ enum mutant {
 	MUTANT_DEAF_PORT,     /* events of the NICs are lost */
 	MUTANT_LOST_QP,       /* some QPs are not destroyed */
 	MUTANT_KEPT_QPS,      /* connections with a member that has left the map stay */
+	MUTANT_KEPT_STUCK,    /* QPs that do not complete what was posted are not destroyed */
 	MUTANT_NO_STALL,      /* rails wait for READs without an answer for ever */
 	MUTANTS,
 };

@@ -21,8 +21,8 @@
 /* From a READ that cannot be answered until the rail takes no more of them. */
 #define BREAK_NS SIM_S
 /*
- * From when the end that READs has gone, and both processes can talk, until the other end goes: a
- * Disconnect, or the next Connect after a back-off.
+ * From when the end that READs has gone, both processes can talk, and the rail has or owes another
+ * connection, until the other end goes: a Disconnect, or the next Connect after a back-off.
  */
 #define ALONE_NS (9 * SIM_S)
 /* CONN_DRAIN_NS of engine/rail, and some calls of the driver */
@@ -35,7 +35,7 @@
 struct path {
 	uint64_t incarnation[2];
 	uint64_t talks_ns;   /* both processes run and have a link, */
-	uint64_t reaches_ns; /* and the NICs reach each other */
+	uint64_t needs_ns;   /* and the rail has a connection, or owes one */
 	uint64_t unready_ns; /* the rail takes no READs, although it should */
 	uint64_t mute_ns;    /* the connection is open, and READs on it cannot be answered, */
 	uint64_t vain_ns;    /* and one was posted since */
@@ -98,7 +98,7 @@ static void path_look(unsigned node, unsigned rail, unsigned to)
 	if (runs(node) && b)
 		rail_look(node, rail, (uint32_t)b, &seen);
 	since(&path->talks_ns, talks);
-	since(&path->reaches_ns, talks && reaches);
+	since(&path->needs_ns, talks && (seen.wants || seen.connected || is_out(node, rail, to)));
 	since(&path->unready_ns,
 		talks && reaches && world.driver_ns <= NIC_DRIVER_NS &&
 			(seen.wants || (seen.connected && !seen.open) || is_out(node, rail, to)));
@@ -117,7 +117,7 @@ static void qp_look(struct nic_qp_seen *seen)
 	if (!seen->connected || seen->reads)
 		return;
 	since(&seen->unpaired_ns, !seen->paired && world.driver_ns <= NIC_DRIVER_NS);
-	check(!longer(seen->unpaired_ns, ALONE_NS) || !longer(path->talks_ns, ALONE_NS),
+	check(!longer(seen->unpaired_ns, ALONE_NS) || !longer(path->needs_ns, ALONE_NS),
 		"half a connection ends");
 }
 

@@ -58,7 +58,7 @@ struct wanted {
 
 struct rail {
 	struct thing thing; /* first; of the event that takes commands */
-	unsigned node, number;
+	unsigned node;
 	struct rail_command command[COMMANDS_MAX];
 	unsigned commands;
 	STAILQ_HEAD(, event_sent) events;
@@ -438,7 +438,7 @@ static void read_completed(struct thing *thing, uint64_t word)
 	if (!is_current(read, word))
 		return;
 	conn->moved++;
-	if (conn->stalled || !syndrome)
+	if (conn->stalled)
 		unstall(conn, syndrome);
 	if (syndrome) {
 		conn_break(conn, syndrome);
@@ -735,7 +735,6 @@ void rails_open(unsigned node)
 		if (!rail)
 			abort();
 		rail->node = node;
-		rail->number = i;
 		STAILQ_INIT(&rail->events);
 		LIST_INIT(&rail->conns);
 		LIST_INIT(&rail->wanted);

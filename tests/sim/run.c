@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/nic.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
@@ -230,9 +231,9 @@ static int usage(int status)
 	fprintf(status ? stderr : stdout,
 		"usage: run [--nodes N] [--seed S] [--replicas R] [--scenario NAME,..] [--mutant NAME]\n"
 		"           [--seconds N] [--json] [--progress] [--log]\n"
-		"Simulates N engines (4..%u, default 4; from 2 on in the scenarios of faults) in one process. A seed gives one run.\n"
+		"Simulates N engines (4..%u, default 4; in the scenarios of faults 2..%u) in one process. A seed gives one run.\n"
 		"Scenarios:\n",
-		SIM_NODES_MAX);
+		SIM_NODES_MAX, NIC_NODES_MAX);
 	for (unsigned i = 0; i < SCENARIOS; i++)
 		fprintf(status ? stderr : stdout, "  %-10s %s\n", scenarios[i].name,
 			scenarios[i].what);
@@ -335,7 +336,8 @@ static unsigned choose(char *names, unsigned nodes, struct scenario *ret_chosen)
 	for (char *name = strtok(names, ","); name; name = strtok(NULL, ",")) {
 		if (count == CHOSEN_MAX || !scenario_find(name, &ret_chosen[count]))
 			return 0;
-		if (nodes < NODES_LEAST && ret_chosen[count].pages != PAGES_FAULT)
+		if (ret_chosen[count].pages == PAGES_FAULT ? nodes > NIC_NODES_MAX
+							   : nodes < NODES_LEAST)
 			return 0;
 		count++;
 	}

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "config/passed_fds.h"
+#include "tests/emulated.h"
 
 #define SENT_MAX 8u
 
@@ -124,6 +125,7 @@ static void descriptors_without_room_are_flagged(void **state)
 	int fds[SENT_MAX], flags, next = next_fd();
 
 	(void)state;
+	SKIP_EMULATED("it flags no control data that is cut off");
 	send_fds(SENT_MAX);
 	assert_int_equal(receive_fds(0, fds, SENT_MAX, &flags), 0);
 	assert_int_not_equal(flags & MSG_CTRUNC, 0);

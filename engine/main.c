@@ -39,8 +39,8 @@ struct arguments {
 	int ready_fd;    /* file descriptor of --ready-fd; -1: none */
 };
 
-/* The control plane that the signal handler stops; set before the handler is installed. */
-static struct control *running;
+/* The control plane that the signal handler stops. NULL: it has stopped, and is being closed. */
+static struct control *volatile running;
 static volatile sig_atomic_t signals; /* number of stop signals received */
 
 static const char usage[] =
@@ -181,7 +181,8 @@ static void on_signal(int number)
 {
 	if (signals++)
 		_exit(128 + number);
-	control_stop(running);
+	if (running)
+		control_stop(running);
 }
 
 static void signals_install(struct control *control)
@@ -266,8 +267,7 @@ static int serve(
 		/* a poll core did not stop and still uses what control_close() would free */
 		_exit(EXIT_FAILED);
 	}
-	signal(SIGTERM, SIG_DFL);
-	signal(SIGINT, SIG_DFL);
+	running = NULL;
 	control_close(control);
 	return rc < 0 ? EXIT_FAILED : EXIT_OK;
 }

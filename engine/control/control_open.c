@@ -393,7 +393,6 @@ static const struct {
 	{"pools", memory_pools_open, memory_pools_close},
 	{"identity", warm_identity, NULL},
 	{"directory shard", memory_shard_open, memory_shard_close},
-	{"population of the memory", populate_open, populate_close},
 	{"NICs", control_devices_open, control_devices_close},
 	{"events of the NICs", device_event_open, device_event_close},
 	{"memory registration", memory_export, memory_unexport},
@@ -421,6 +420,12 @@ static const struct {
 	{"clients", clients_open, clients_close},
 	{"pages of the engine before", warm_begin, warm_end},
 	{"poll cores", poll_cores_start, poll_cores_stop},
+	/*
+	 * After what allocates and writes much memory, because it leaves only a little for the
+	 * rest. Before the first client, which would pay for the pages that it touches, and before
+	 * the watchdog: without a thread for it the call is made here, and is slow.
+	 */
+	{"population of the memory", populate_open, populate_close},
 	{"watchdog", watchdog_open, watchdog_close},
 	/* before the first report: one of memory that is registered at once would be untrue */
 	{"cluster", memory_export_wait, NULL},

@@ -275,6 +275,13 @@ static void load_gets_and_sets(void)
 	load_set(FAULT_USED * world.nodes, FAULT_USED * world.nodes, 0);
 }
 
+static void port_fails(unsigned node)
+{
+	nic_port(node, 0, false);
+	load(100 * SIM_MS);
+	nic_port(node, 0, true);
+}
+
 /* Drivers are slow and packets are lost while connections are made, and engines end meanwhile. */
 static void handshake(void)
 {
@@ -286,13 +293,12 @@ static void handshake(void)
 		world.driver_ns = one_of(2) ? 500 * SIM_MS : 4 * SIM_S;
 		end(i, (enum ending)one_of(ENDINGS));
 		load(20 * SIM_MS + world_random() % (300 * SIM_MS));
+		if (one_of(2))
+			port_fails((i + 1) % world.nodes); /* which ends connections to the first */
 		again(i);
 		load(100 * SIM_MS + world_random() % (2 * SIM_S));
 		if (one_of(2))
-			continue;
-		nic_port(i, 0, false);
-		load(100 * SIM_MS);
-		nic_port(i, 0, true);
+			port_fails(i);
 	}
 	load(SIM_S);
 	world.driver_ns = NIC_DRIVER_NS;

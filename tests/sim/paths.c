@@ -11,7 +11,6 @@
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
-#define PEERS_MAX NIC_NODES_MAX /* numbers of members that are looked at */
 #define LOOK_NS (250 * SIM_MS)
 /*
  * From when both ends can reach each other until READs are taken: an attempt that began before,
@@ -128,8 +127,12 @@ static unsigned peers_out(const struct control *control, unsigned rail)
 {
 	unsigned count = 0;
 
-	for (unsigned peer = 0; peer < PEERS_MAX; peer++)
-		count += shm_load(&control->status->peer_rails_out[peer]) >> rail & 1;
+	for (unsigned peer = 0; peer < members_table(control)->peers_used; peer++) {
+		bool out = shm_load(&control->status->peer_rails_out[peer]) >> rail & 1;
+
+		check(!out || member_by_peer(control, (uint16_t)peer), "who has left is not out");
+		count += out;
+	}
 	return count;
 }
 

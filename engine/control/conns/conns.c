@@ -68,12 +68,17 @@ static void conn_back_off(struct control *control, unsigned rail, uint16_t peer,
 
 /*
  * Takes the rail out of use for this peer: clients use other rails. It is probed again when its
- * back-off has ended.
+ * back-off has ended. Does nothing for a member that has left: it may be back with another number,
+ * and another member may have this one.
  */
 static void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	struct conn_health *health = conn_health_of(control, rail, peer, ref);
+	const struct member_record *to = member_by_ref(control, ref);
+	struct conn_health *health;
 
+	if (!to || to->peer != peer)
+		return;
+	health = conn_health_of(control, rail, peer, ref);
 	rail_out_bit_set(&control->status->peer_rails_out[peer], rail, true);
 	if (health->out)
 		return;

@@ -96,9 +96,11 @@ static void pages_of_one_length_are_published_in_one_request(void **state)
 		assert_read_back(k);
 	}
 	assert_int_equal(SEEN(publishes), 2 * CTL_PAGES_MAX);
-	/* a set publishes after each SET_PUBLISH_BYTES, at the end of the step, and by runs */
-	assert_in_range(
-		SEEN(publish_runs), 2, 2 * CTL_PAGES_MAX * PAGE_BYTES / SET_PUBLISH_BYTES + 3);
+	/*
+	 * A set publishes by runs: after each SET_PUBLISH_BYTES, and what it has when it waits for
+	 * credits, which come in some pieces on a busy machine.
+	 */
+	assert_in_range(SEEN(publish_runs), 2, 2 * CTL_PAGES_MAX / 4);
 	/* an answer for each request, and a few for credits */
 	assert_in_range(SEEN(channel[0].ctl_answers), 2, 16);
 	assert_int_equal(counts().sets, 6 * CTL_PAGES_MAX);

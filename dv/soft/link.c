@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/thread.h"
 #include "dv/soft/soft.h"
 #include "dv/soft/tcp.h"
 
@@ -319,8 +320,9 @@ int soft_link_open(struct dv_device *nic, const struct dv_options *options)
 	rc = nic->tcp ? soft_tcp_listen(nic, options) : soft_shm_listen(nic);
 	if (rc)
 		goto fail;
-	rc = -pthread_create(&nic->service, NULL, serve, nic);
+	rc = thread_start(&nic->service, serve, nic);
 	if (rc) {
+		errno = -rc;
 		dv_fail(rc, "opening %s: starting its service thread: %m", nic->name);
 		goto fail;
 	}

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/thread.h"
 #include "engine/abi/crc32c.h"
 #include "engine/disk/scan.h"
 #include "numa/clock.h"
@@ -63,8 +64,7 @@ static void paths_scan(struct recovery *recovery)
 			continue;
 		recovery->scan[i].path = &store->path[i];
 		if (store->parallel)
-			started[i] =
-				!pthread_create(&thread[i], NULL, scan_thread, &recovery->scan[i]);
+			started[i] = !thread_start(&thread[i], scan_thread, &recovery->scan[i]);
 		if (!started[i])
 			scan_path(&recovery->scan[i]);
 	}

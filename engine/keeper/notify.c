@@ -154,13 +154,13 @@ static void notify_read_control(struct msghdr *header, struct notify_datagram *r
 			ret->pid = sender.pid;
 		}
 	}
-	ret->fds = fds_take(header, ret->fd, NOTIFY_FDS_MAX);
+	ret->fds = fds_take(header, ret->fd, PASSED_FDS_MAX);
 }
 
 int notify_receive(int socket, struct notify_datagram *ret)
 {
 	alignas(struct cmsghdr) char
-		control[CMSG_SPACE(sizeof(struct ucred)) + PASSED_FDS_BYTES(NOTIFY_FDS_MAX)];
+		control[CMSG_SPACE(sizeof(struct ucred)) + PASSED_FDS_BYTES(PASSED_FDS_MAX)];
 	struct iovec io = {.iov_base = ret->text, .iov_len = sizeof(ret->text)};
 	struct msghdr header = {.msg_iov = &io,
 		.msg_iovlen = 1,

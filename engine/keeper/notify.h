@@ -2,7 +2,7 @@
 /*
  * The messages of sd_notify(3) as their receiver reads them: one datagram of lines FIELD=value,
  * with file descriptors. Everything received is bounded: text by NOTIFY_BYTES_MAX, descriptors by
- * NOTIFY_FDS_MAX, names by NOTIFY_NAME_BYTES, times by NOTIFY_EXTEND_MAX_US. The keeper's main
+ * PASSED_FDS_MAX, names by NOTIFY_NAME_BYTES, times by NOTIFY_EXTEND_MAX_US. The keeper's main
  * thread only, except notify_name_valid() and notify_parse(), which have no state.
  */
 #ifndef KEEPER_NOTIFY_H
@@ -15,9 +15,8 @@
 
 #include "config/passed_fds.h"
 
-#define NOTIFY_BYTES_MAX 4096u        /* longest text of a message */
-#define NOTIFY_FDS_MAX PASSED_FDS_MAX /* descriptors of a message */
-#define NOTIFY_NAME_BYTES 256u        /* a name of a descriptor is shorter than this */
+#define NOTIFY_BYTES_MAX 4096u /* longest text of a message */
+#define NOTIFY_NAME_BYTES 256u /* a name of a descriptor is shorter than this */
 /* longest extension of a time-out: one day, in us */
 #define NOTIFY_EXTEND_MAX_US 86400000000ull
 /* name of a descriptor that comes without one */
@@ -48,7 +47,7 @@ struct notify_datagram {
 	pid_t pid; /* the sender's process id */
 	size_t bytes;
 	unsigned fds;
-	int fd[NOTIFY_FDS_MAX];
+	int fd[PASSED_FDS_MAX];
 	char text[NOTIFY_BYTES_MAX];
 };
 

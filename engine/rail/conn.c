@@ -9,12 +9,6 @@
 #include "engine/rail/core.h"
 
 /*
- * Drain time-out of an ended connection: a QP in the error state flushes its WQEs at once, so a
- * longer wait means that the flush CQEs are missing.
- */
-#define CONN_DRAIN_NS (1500ull * 1000 * 1000)
-
-/*
  * ---- hash table: QP number -> QP ---------------------------------------------------------------
  */
 

@@ -21,15 +21,6 @@
 static_assert((CONN_TABLE_SLOTS & (CONN_TABLE_SLOTS - 1)) == 0, "the hash is masked");
 static_assert(CONN_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
-/*
- * Time without a completion after which a connection counts as stalled; no READ takes that long on
- * a working fabric. When a stalled connection is broken is decided by rail_conn.stall_ns and the
- * deadlines.
- */
-#define CONN_STALL_NS (20ull * 1000 * 1000)
-/* Interval of conns_watch(), which looks for stalled connections, ns. */
-#define CONN_WATCH_NS (5ull * 1000 * 1000)
-
 struct rail;
 
 enum wqe_kind {

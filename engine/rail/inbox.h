@@ -24,6 +24,20 @@
 struct dv_sq;
 
 /*
+ * Time without a completion after which a connection counts as stalled; no READ takes that long on
+ * a working fabric. When a stalled connection is broken is decided by rail_conn.stall_ns and the
+ * deadlines.
+ */
+#define CONN_STALL_NS (20ull * 1000 * 1000)
+/* Interval at which a rail looks for stalled connections, ns. */
+#define CONN_WATCH_NS (5ull * 1000 * 1000)
+/*
+ * Drain time-out of an ended connection: a QP in the error state flushes its WQEs at once, so a
+ * longer wait means that the flush CQEs are missing.
+ */
+#define CONN_DRAIN_NS (1500ull * 1000 * 1000)
+
+/*
  * An exported region of a peer, as registered on the NIC of the peer that this rail is connected
  * to.
  */

@@ -17,7 +17,10 @@ static const struct region_slot *session_region(
 	return &rail->region[id];
 }
 
-/* Copies the lines of a run that follow its first one, which is copied already. */
+/*
+ * Copies the lines of a run that follow its first one, which is copied already. With ops_line() a
+ * page takes one instruction more.
+ */
 static void run_copy_lines(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
 {
 	const struct run_line *ring = (const void *)ops->slots;

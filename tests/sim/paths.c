@@ -6,6 +6,7 @@
 
 #include "engine/control/conns/conns.h"
 #include "engine/control/members/members.h"
+#include "engine/rail/inbox.h"
 #include "tests/sim/nic.h"
 #include "tests/sim/rail.h"
 #include "tests/sim/run.h"
@@ -24,8 +25,8 @@
  * connection, until the other end goes: a Disconnect, or the next Connect after a back-off.
  */
 #define ALONE_NS (9 * SIM_S)
-/* CONN_DRAIN_NS of engine/rail, and some calls of the driver */
-#define DRAIN_NS (1800 * SIM_MS)
+/* with some calls of the driver */
+#define DRAIN_NS (CONN_DRAIN_NS + 300 * SIM_MS)
 #define SLOW_NS (4 * SIM_S)    /* longest time of slow calls of the driver */
 #define PORT_NS (500 * SIM_MS) /* from an event of a port until clients see it */
 #define STOP_NS (200 * SIM_MS) /* in which an engine ends all its connections */

@@ -9,20 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dv/layout.h"
 #include "engine/control/conns/conns.h"
 #include "engine/rail/rail.h"
 #include "tests/sim/nic.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
-#define TAKE_NS 1000u            /* from a client to its rail, and from control to rail */
-#define COMMANDS_MAX 8u          /* of the inbox */
-#define WATCH_NS (5 * SIM_MS)    /* CONN_WATCH_NS of engine/rail */
-#define STALL_NS (20 * SIM_MS)   /* CONN_STALL_NS */
-#define DRAIN_NS (1500 * SIM_MS) /* CONN_DRAIN_NS */
-#define SYNDROME_FLUSH 0x05      /* of a CQE */
-#define SYNDROME_REFUSED 0x13
-#define SYNDROME_RETRIES 0x15
+#define TAKE_NS 1000u   /* from a client to its rail, and from control to rail */
+#define COMMANDS_MAX 8u /* of the inbox */
 #define PAGE_BYTES 512u /* that count as read by one READ */
 
 enum conn_state { CONN_OPEN, CONN_PROBING, CONN_BROKEN, CONN_DROPPED };
@@ -269,7 +264,7 @@ static void watch_soon(struct conn *conn)
 	if (conn->watched)
 		return;
 	conn->watched = true;
-	world_at(world.now_ns + WATCH_NS, conn->rail->node, &conn->thing, 0, conn_watch);
+	world_at(world.now_ns + CONN_WATCH_NS, conn->rail->node, &conn->thing, 0, conn_watch);
 }
 
 static void read_post(struct read *read, struct conn *conn)
@@ -359,10 +354,20 @@ static void complete(struct read *read, uint32_t syndrome)
 static void read_again(struct read *read)
 {
 	if (world.now_ns - read->posted_ns >= NIC_RETRY_NS && world.mutant != MUTANT_NO_STALL)
-		complete(read, SYNDROME_RETRIES);
+		complete(read, DV_SYNDROME_RETRY_EXCEEDED);
 	else
 		world_always(world.now_ns + NIC_ACK_NS, read->rail->node, &read->thing,
 			read->attempt, read_arrives);
+}
+
+/* The NIC does not go on with it; it may later. */
+static bool read_hangs(struct read *read)
+{
+	if (!nic_hangs(read->qp))
+		return false;
+	world_always(world.now_ns + NIC_ACK_NS, read->rail->node, &read->thing, read->attempt,
+		read_arrives);
+	return true;
 }
 
 static void read_returns(struct thing *thing, uint64_t word)
@@ -371,7 +376,11 @@ static void read_returns(struct thing *thing, uint64_t word)
 
 	if (!is_current(read, word))
 		return;
-	if (nic_answers(read->qp))
+	if (read_hangs(read))
+		return;
+	if (nic_qp_failed(read->qp))
+		complete(read, DV_SYNDROME_FLUSHED);
+	else if (nic_answers(read->qp))
 		complete(read, 0);
 	else
 		read_again(read);
@@ -397,18 +406,15 @@ static void read_arrives(struct thing *thing, uint64_t word)
 
 	if (!is_current(read, word))
 		return;
-	if (nic_hangs(read->qp)) {
-		world_always(world.now_ns + NIC_ACK_NS, read->rail->node, thing, read->attempt,
-			read_arrives);
+	if (read_hangs(read))
 		return;
-	}
 	if (nic_qp_failed(read->qp)) {
-		complete(read, SYNDROME_FLUSH);
+		complete(read, DV_SYNDROME_FLUSHED);
 		return;
 	}
 	answer = nic_serve(read->qp, read->conn->handle->region[read_region(read)].rkey, &node);
 	if (answer == NIC_REFUSED) {
-		complete(read, SYNDROME_REFUSED);
+		complete(read, DV_SYNDROME_REMOTE_ACCESS);
 	} else if (answer == NIC_LOST) {
 		read_again(read);
 	} else {
@@ -541,13 +547,13 @@ static void conn_watch(struct thing *thing, uint64_t word)
 		return;
 	}
 	stall_ns = conn->handle->stall_ns;
-	conn->still_ns = conn->moved == conn->moved_seen ? conn->still_ns + WATCH_NS : 0;
+	conn->still_ns = conn->moved == conn->moved_seen ? conn->still_ns + CONN_WATCH_NS : 0;
 	conn->moved_seen = conn->moved;
-	if (conn->still_ns > STALL_NS)
+	if (conn->still_ns > CONN_STALL_NS)
 		conn_stall(conn);
 	if ((conn->stalled && conn_expired(conn)) || (stall_ns && conn->still_ns >= stall_ns))
 		conn_break(conn, 0);
-	if (conn->ended_ns && !conn->stuck && world.now_ns - conn->ended_ns >= DRAIN_NS) {
+	if (conn->ended_ns && !conn->stuck && world.now_ns - conn->ended_ns >= CONN_DRAIN_NS) {
 		conn->stuck = true;
 		conn_event(conn, RAIL_CONN_STUCK, 0, net_now());
 	}

@@ -787,7 +787,7 @@ void pc_wait(struct pc_batch *b)
 {
 	if (!b)
 		return;
-	wait_for(b->channel, b, UINT64_MAX);
+	wait_for(b->channel, b, UINT64_MAX); /* steps, spins, then sleeps until it is woken */
 	batch_free(b);
 }
 

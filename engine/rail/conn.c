@@ -101,7 +101,7 @@ void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_
 		return;
 	slot->wanted = true;
 	slot->wanted_ref = ref;
-	rail_event_send(rail, &event);
+	rail_event_send(rail, &event); /* conns_wanted() of the control plane */
 }
 
 /*
@@ -127,6 +127,7 @@ void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome)
 	conn->ended_ns = rail_now(rail);
 	rail_count(rail, COUNTER_qps_broken, conn->handle->qps);
 	PROBE_RAIL_DOWN(rail->options.index, conn->number, syndrome);
+	/* conns_broken() of the control plane */
 	conn_event_send(rail, RAIL_CONN_BROKEN, conn->handle, syndrome, conn->handle);
 	conn_fail_pending(rail, conn);
 }

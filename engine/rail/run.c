@@ -105,7 +105,7 @@ void run_route(struct rail *rail, struct rail_run *run)
 			run_end(rail, run, OP_INVALID);
 		} else {
 			run_enter_conn(rail, conn, run);
-			run_queue(rail, conn, run);
+			run_queue(rail, conn, run); /* runs_post() takes it */
 		}
 		return;
 	}

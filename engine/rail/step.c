@@ -235,7 +235,7 @@ static inline void rail_reap_one(struct rail *rail, const struct dv_completion *
 	conn = qp->conn;
 	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
 	 * a flushed one may have been flushed as well, because some devices report only the last
-	 * flushed WQE. */
+	 * flushed WQE. Failed ones go to run_retire_failed() or lone_retire(). */
 	wqes_retire(rail, qp, index, end,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);

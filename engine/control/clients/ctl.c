@@ -439,7 +439,7 @@ static void ctl_serve_stale(struct ctl *ctl, const struct ctl_op *op)
 			.ref = op->ref, .place = op->place, .generation = op->generation});
 }
 
-/* The same for a remove. */
+/* As publish_owners_answered(), for a remove. */
 static void remove_owners_answered(void *context, uint64_t cookie, enum op_status status)
 {
 	ctl_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});

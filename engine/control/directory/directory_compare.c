@@ -192,6 +192,7 @@ static void walk_publish(
 
 	dir->control->counter[COUNTER_entries_repaired] += owner->repair;
 	owner->kept -= owner->kept != 0;
+	/* there directory_serve_publish() inserts it, as for a set */
 	update_send(dir, &request, &owner->ref, 1);
 }
 

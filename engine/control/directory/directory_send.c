@@ -348,6 +348,7 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		forget.entries = dir->entry_at;
 		message = message_of(PC__MESSAGE__BODY_FORGET, &forget);
 	}
+	/* there rpc_frame_serve() hands it to message_arrived() */
 	return rpc_send(link, &message);
 }
 

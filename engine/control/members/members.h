@@ -345,7 +345,10 @@ struct member_events {
 	void (*leaving)(struct control *control, const struct member *member);
 	/* Its links are closed. The entry may be used for another member. */
 	void (*gone)(struct control *control, uint16_t peer, uint32_t ref);
-	/* A link with a live member is up: it has sent this Hello. */
+	/*
+	 * A link with a live member is up: it has sent this Hello. removals_hello(),
+	 * directory_link_up(), conns_link_up().
+	 */
 	void (*link_up)(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 	/* A link with a live or dead member, not one on trial, has closed. */
 	void (*link_down)(struct control *control, uint16_t peer, const struct rpc_link *link);
@@ -353,7 +356,7 @@ struct member_events {
 	void (*forgotten)(struct control *control, uint32_t ref);
 	/* Some members had, it is not known which. */
 	void (*forgotten_by_all)(struct control *control);
-	/* member_map() returns another map. */
+	/* member_map() returns another map: directory_map_changed(). */
 	void (*map_changed)(struct control *control);
 	/* The member has answered a probe, and none waits for too long (`served`), or one does. */
 	void (*probed)(struct control *control, uint16_t peer, bool served);
@@ -382,7 +385,7 @@ bool members_tick(struct control *control, uint64_t now_ns);
 /*
  * Dials each seed that does not lead to a live member or a candidate of the table; none while the
  * own memory is being registered. Called when that is done (memory_export_done()), at each
- * heartbeat (members_tick()), and for a new list of seeds.
+ * heartbeat (members_tick()), for a new list of seeds, and by members_open().
  */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */
@@ -409,7 +412,7 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
 
 /* A message has arrived on the link. */
 void member_heard(struct control *control, struct rpc_link *link);
-/* Called when a dialled link is connected: sends our Hello, the first message on the link. */
+/* Called when a link is connected: sends our Hello, the first message on the link. */
 void member_greet(struct control *control, struct rpc_link *link);
 void member_link_down(struct control *control, struct rpc_link *link);
 /* PeerCache 0.8 is at the other end of the link. */

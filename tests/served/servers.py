@@ -158,10 +158,15 @@ class Host:
         harness.wait_for(lambda: self.call("POST", "/flush_cache")[0] == 200, LIMIT, "flushed")
 
     def status(self):
-        """The report of the host's engine, or None."""
+        """The report of the host's engine. None: it gives none, and stderr says why unless none
+        runs."""
         done = harness.run([harness.program("tools/peercachectl"), "--socket", self.socket,
                             "--json", "status"], capture_output=True, text=True)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        if "No such file" not in done.stderr and "refused" not in done.stderr:
+            print(f"host {self.i}: no report:", done.stderr, file=sys.stderr, flush=True)
+        return None
 
     def status_now(self):
         """The report of the host's engine, with figures of after this call: those of status() may

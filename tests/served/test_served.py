@@ -117,8 +117,10 @@ class Served(unittest.TestCase):
         return self.sets(self.here.status_now())
 
     def wait_stored(self, pages):
-        harness.wait_for(lambda: self.sets(self.here.status()) >= pages, 300,
-                         "the pages are stored")
+        def enough():
+            report = self.here.status()
+            return report and self.sets(report) >= pages
+        harness.wait_for(enough, 300, "the pages are stored")
 
     @classmethod
     def page_size(cls):

@@ -337,9 +337,12 @@ void refusals_report(const struct control *control, uint64_t now_ns, struct refu
  * open.
  */
 struct member_events {
-	/* The member has entered the map. */
+	/* The member has entered the map: removals_member_up(). */
 	void (*up)(struct control *control, const struct member *member);
-	/* It did by the record of another member: those that know it send it what it has missed. */
+	/*
+	 * It did by the record of another member: those that know it send it what it has missed,
+	 * by removals_member_admitted().
+	 */
 	void (*admitted)(struct control *control, const struct member *member);
 	/* The member has left the map. Its links are closed next. */
 	void (*leaving)(struct control *control, const struct member *member);
@@ -412,7 +415,10 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
 
 /* A message has arrived on the link. */
 void member_heard(struct control *control, struct rpc_link *link);
-/* Called when a link is connected: sends our Hello, the first message on the link. */
+/*
+ * Sends our Hello, the first message on the link: when a dialled link is connected, and when an
+ * accepted one has said Hello.
+ */
 void member_greet(struct control *control, struct rpc_link *link);
 void member_link_down(struct control *control, struct rpc_link *link);
 /* PeerCache 0.8 is at the other end of the link. */

@@ -99,7 +99,10 @@ struct rpc_unresolved {
 struct rpc_events {
 	/* A message arrived. False: it broke a rule; the link is then closed. */
 	bool (*message)(struct rpc_link *link, const Pc__Message *message);
-	/* A link is connected: time for our Hello, the first message on it. */
+	/*
+	 * A dialled link is connected, or PeerCache 0.8 asks on an accepted one: time for our
+	 * Hello, the first message on it.
+	 */
 	void (*connected)(struct control *control, struct rpc_link *link);
 	/* At the other end is a node of PeerCache 0.8; the link is closed next. */
 	void (*former)(struct control *control, struct rpc_link *link);

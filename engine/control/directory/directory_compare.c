@@ -350,24 +350,36 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
 	dir->reading = (struct reading){.on = asked != 0};
 }
 
+/* The owner lacks the slots from..to-1 that differ, `left` at most. Returns what remains of it. */
+static uint32_t lacks_differing(
+	struct directory *dir, struct owner *owner, uint32_t from, uint32_t to, uint32_t left)
+{
+	for (uint32_t slot = digest_next(owner->digest, from); slot < to;
+		slot = digest_next(owner->digest, slot + 1)) {
+		dir->control->counter[COUNTER_slots_differ] += owner->repair;
+		if (left && slot_any(dir, slot)) {
+			lack_add(dir, owner, slot);
+			left--;
+		}
+	}
+	return left;
+}
+
 void compare_answered(struct directory *dir, struct owner *owner)
 {
 	const struct digest *digest = owner->digest;
-	bool refuses = owner->full_ns && net_now() - owner->full_ns <= COMPARE_FULL_NS;
-	uint32_t slot;
+	bool few = owner->refuses && !owner->fresh;
+	uint32_t from = few ? (uint32_t)(net_random() % MAP_SLOTS) : 0;
+	uint32_t left = few ? COMPARE_FULL_SLOTS : MAP_SLOTS;
 
 	if (!digest->answered || !digest->counted)
 		return;
 	owner->kept = owner->fresh ? digest->pages : 0;
 	owner->repair = !owner->fresh;
-	for (slot = digest_next(digest, 0); slot < MAP_SLOTS;
-		slot = digest_next(digest, slot + 1)) {
-		dir->control->counter[COUNTER_slots_differ] += owner->repair;
-		if ((owner->fresh || !refuses) && slot_any(dir, slot))
-			lack_add(dir, owner, slot);
-	}
+	left = lacks_differing(dir, owner, from, MAP_SLOTS, left);
+	(void)lacks_differing(dir, owner, 0, from, left);
 	show_begin(dir, owner);
-	owner->fresh = false;
+	owner->fresh = owner->refuses = false;
 	digest_drop(owner);
 	if (!owner->walk.slots)
 		walk_end(dir, owner);

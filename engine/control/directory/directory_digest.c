@@ -263,17 +263,16 @@ static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_en
 	return dir_tag(&key) == entry->tag && slot_has(dir, map_slot_of(&key), ref);
 }
 
-/* Removes an entry that the member should not have. Returns whether it is one. */
-static bool entry_check(struct directory *dir, uint32_t ref, const struct page_key *key,
+/* Removes an entry that the member should not have. */
+static void entry_check(struct directory *dir, uint32_t ref, const struct page_key *key,
 	const struct dir_entry *entry)
 {
 	const struct dir_request request = {DIR_REMOVE, .key = *key,
 		.at = {dir->control->ref, entry->place, entry->generation}};
 
-	if (entry_right(dir, ref, entry))
-		return false;
-	dir->control->counter[COUNTER_entries_withdrawn] += update_send(dir, &request, &ref, 1);
-	return true;
+	if (!entry_right(dir, ref, entry))
+		dir->control->counter[COUNTER_entries_withdrawn] +=
+			update_send(dir, &request, &ref, 1);
 }
 
 void show_drop(struct owner *owner)
@@ -353,18 +352,13 @@ bool directory_serve_entries(
 			.place = entry->place,
 			.generation = entry->generation};
 
-		show->removed |= entry_check(dir, owner->ref, &key, &shown);
+		entry_check(dir, owner->ref, &key, &shown);
 	}
 	show->asked = false;
 	show->bucket = answer->next;
 	if (answer->next) {
 		show_next(dir, owner);
 		return true;
-	}
-	if (owner->full_ns && show->removed) {
-		/* it has room for what it refused */
-		owner->full_ns = 0;
-		owner->unsure = true;
 	}
 	show_drop(owner);
 	return true;
@@ -411,6 +405,7 @@ bool directory_serve_entries_ask(
 void show_own(struct directory *dir)
 {
 	struct shard *shard = dir->control->shard;
+	const uint64_t *dropped = &dir->control->counter[COUNTER_entries_dropped];
 	struct shard_part part = {.bucket = dir->own.cursor,
 		.buckets = dir->own.left < SHOW_BUCKETS ? (uint32_t)dir->own.left : SHOW_BUCKETS};
 	const struct dir_entry *entry;
@@ -418,13 +413,13 @@ void show_own(struct directory *dir)
 	while ((entry = shard_show(shard, &part, dir->control->ref))) {
 		struct page_key key = entry_named(&part, entry);
 
-		(void)entry_check(dir, dir->control->ref, &key, entry);
+		entry_check(dir, dir->control->ref, &key, entry);
 	}
 	dir->own.cursor = part.bucket;
 	dir->own.left = part.bucket ? dir->own.left - SHOW_BUCKETS : 0;
-	if (dir->own.left || dir->own.dropped == shard->dropped)
+	if (dir->own.left || dir->own.dropped == *dropped)
 		return;
 	/* what it had no room for */
-	dir->own.dropped = shard->dropped;
+	dir->own.dropped = *dropped;
 	lacks_all(dir, dir->self);
 }

@@ -153,8 +153,7 @@ static void batch_end(
 static void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
 	const uint32_t *failed, size_t failed_count)
 {
-	if (batch->kind == DIR_PUBLISH && failed_count)
-		owner->full_ns = net_now();
+	owner->refuses |= batch->kind == DIR_PUBLISH && failed_count != 0;
 	batch_had(batch, failed, failed_count);
 	batch_end(dir, batch, NULL, 0);
 }
@@ -533,10 +532,10 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner_suspect(dir, owner, SUSPECT_NOT);
 	if (owner->hints)
 		owner->hints->touches = owner->hints->reports = 0;
-	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
+	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = owner->kept = 0;
 	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
-	owner->warned = false;
+	owner->warned = owner->refuses = false;
 	owner->walk = (struct walk){.slots = 0};
 	memset(owner->queued, 0, sizeof(owner->queued));
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)

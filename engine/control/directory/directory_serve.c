@@ -6,6 +6,7 @@
  * false if the message breaks a rule: then nothing of it was executed and the caller closes the
  * link. Control plane's thread only.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,24 @@ void departed_sweep(struct directory *dir)
 	dir->sweep.departeds = 0;
 }
 
+static bool is_member(void *context, uint32_t ref)
+{
+	return member_by_ref(context, ref) != NULL;
+}
+
+/*
+ * There is no room for an entry of this key: entries of members that left give theirs. True: some
+ * have.
+ */
+static bool departed_yield(struct directory *dir, const struct page_key *key)
+{
+	struct control *control = dir->control;
+	unsigned removed = shard_sweep_key(control->shard, key, is_member, control);
+
+	control->counter[COUNTER_entries_removed] += removed;
+	return removed != 0;
+}
+
 static bool sweep_keeps(void *context, uint32_t ref)
 {
 	const struct control *control = context;
@@ -98,8 +117,11 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at)
 {
 	struct control *control = dir->control;
+	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 
-	if (shard_insert(control->shard, key, at->ref, at->place, at->generation) == 0) {
+	if (rc == -ENOSPC && departed_yield(dir, key))
+		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
+	if (rc == 0) {
 		control->counter[COUNTER_entries_inserted]++;
 		return true;
 	}

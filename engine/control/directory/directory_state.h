@@ -83,7 +83,7 @@ struct index_entry;
 #define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
 #define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
 #define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
-#define COMPARE_FULL_NS (600ull * 1000000000) /* to one that refused an entry none is published */
+#define COMPARE_FULL_SLOTS (MAP_SLOTS / 128) /* published at a time to one that refuses entries */
 
 #define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
 /* Limits on relays of other engines that this engine has passed on and that are not answered. */
@@ -205,7 +205,6 @@ struct show {
 	uint64_t serial;              /* of the EntriesAsk */
 	const struct rpc_link *via;   /* on which it was sent */
 	bool asked;                   /* its answer is missing */
-	bool removed;                 /* an entry was wrong */
 	uint32_t bucket;              /* of the owner's shard: where the next part begins */
 	uint8_t slots[MAP_SLOTS / 8]; /* a bit for each slot that differs */
 };
@@ -227,7 +226,7 @@ TAILQ_HEAD(askeds, asked);
 struct own_shard {
 	uint64_t left;    /* buckets that are still to be looked at, */
 	uint32_t cursor;  /* from here on */
-	uint64_t dropped; /* shard.dropped when all of it was last looked at */
+	uint64_t dropped; /* `entries_dropped` when all of it was last looked at */
 };
 
 /* A relay of another engine that was passed to its owner. */
@@ -292,6 +291,7 @@ struct owner {
 	bool behind;   /* its walk waits for acknowledgements */
 	bool fresh;    /* it may have any of our entries or none, */
 	bool unsure;   /* or some that it should not have: see directory_compare.c */
+	bool refuses;  /* since the last comparison it had no room for an entry */
 	bool repair;   /* its walk publishes what it should have had, */
 	uint64_t kept; /* or all but this number of entries at least, which it has */
 	bool warned;
@@ -301,7 +301,6 @@ struct owner {
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
-	uint64_t full_ns;    /* when it last had no room for an entry; 0: never */
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
 	struct hints *hints;   /* NULL: none yet */

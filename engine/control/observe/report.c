@@ -215,7 +215,7 @@ static void report_poll_core(struct json *j, const struct snapshot *s, unsigned 
 static void report_directory(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "directory", "{");
-	json_count(j, "dropped", s->shard_dropped);
+	json_count(j, "dropped", s->counter[COUNTER_entries_dropped]);
 	json_string(j, "walk", s->directory.walk ? s->directory.walk : "");
 	json_count(j, "walk_position", s->directory.walk_position);
 	json_count(j, "walk_end", s->directory.walk_end);

@@ -208,7 +208,6 @@ static void snapshot_take_directory(const struct control *control, struct snapsh
 			member_map_unproven(control, s->taken_ns, &s->slots_unproven_ms);
 	s->shard_entries = control->shard->entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard->bits;
-	s->shard_dropped = control->shard->dropped;
 	s->keys = index_count(control->index);
 }
 

@@ -125,7 +125,7 @@ struct snapshot {
 	unsigned poll_cores;
 	struct snapshot_poll_core poll_core[RAILS_MAX];
 	uint64_t counter[COUNTER_COUNT]; /* the control plane's own */
-	uint64_t shard_entries, shard_capacity, shard_dropped;
+	uint64_t shard_entries, shard_capacity;
 	uint64_t keys;
 	struct directory_counts directory;
 	/* slots whose absent keys are unreachable to readers, and until the last one ends */

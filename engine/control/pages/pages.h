@@ -391,7 +391,6 @@ struct shard {
 	struct shard_side *side; /* array, one for each bucket */
 	uint32_t bits;           /* log2 of the number of buckets, 6..31 */
 	uint64_t entries;        /* number of live entries */
-	uint64_t dropped;        /* number of inserts that failed with -ENOSPC */
 };
 
 /* Prefetches what an insert or remove of the key's entry reads, some entries ahead of it. */
@@ -409,8 +408,8 @@ void shard_close(struct shard *shard);
  * Inserts or replaces the entry of (key, ref). It goes into the first candidate bucket of the key,
  * else into the second. If both are full, entries of either are moved from their first candidate
  * bucket to their second, at most two in a row; each is written to its new bucket before its old
- * cell is overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented
- * and nothing else has changed. -EINVAL: ref or generation is 0.
+ * cell is overwritten, so that readers never miss it. -ENOSPC: no room; nothing has changed.
+ * -EINVAL: ref or generation is 0.
  */
 int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);
@@ -429,6 +428,9 @@ unsigned shard_find(
  * died. Five parameters and a callback with its context.
  */
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
+	bool (*alive)(void *context, uint32_t ref), void *context);
+/* The same with the two candidate buckets of the key. */
+unsigned shard_sweep_key(struct shard *shard, const struct page_key *key,
 	bool (*alive)(void *context, uint32_t ref), void *context);
 
 /*

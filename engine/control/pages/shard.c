@@ -378,10 +378,8 @@ static int key_insert(struct shard *shard, const struct page_key *key, uint32_t 
 		shard->side[cell.bucket].slot[cell.entry] = slot;
 		return 0;
 	}
-	if (place_on_disk(place) && shard->entries >= shard_disk_max(shard)) {
-		shard->dropped++;
+	if (place_on_disk(place) && shard->entries >= shard_disk_max(shard))
 		return -ENOSPC;
-	}
 	for (unsigned depth = 0; depth <= 2; depth++) {
 		if (depth == 0 ? cell_free(shard, first, &cell)
 			       : cell_displace(shard, first, depth, &cell)) {
@@ -396,7 +394,6 @@ static int key_insert(struct shard *shard, const struct page_key *key, uint32_t 
 			return 0;
 		}
 	}
-	shard->dropped++;
 	return -ENOSPC;
 }
 
@@ -478,6 +475,16 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 		}
 	change_end(shard);
 	return removed;
+}
+
+unsigned shard_sweep_key(struct shard *shard, const struct page_key *key,
+	bool (*alive)(void *context, uint32_t ref), void *context)
+{
+	uint32_t first = dir_bucket_first(key, shard->bits);
+	uint32_t second = dir_bucket_other(first, dir_tag(key), shard->bits);
+
+	return shard_sweep(shard, &first, 1, alive, context) +
+	       shard_sweep(shard, &second, 1, alive, context);
 }
 
 /* ---- what holders learn of their entries ----------------------------------------------------- */

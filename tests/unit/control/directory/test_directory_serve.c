@@ -152,6 +152,38 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 
+/* A host that is started often has entries of many incarnations in the buckets of one key. */
+static void entries_of_members_that_left_give_their_room(void **state)
+{
+	const struct page_key key = {.word = {11, 12}}, other = {.word = {13, 14}};
+	const uint64_t *counter = node[0].control.counter;
+	const unsigned room = 2 * BUCKET_ENTRIES;
+	struct location at = {.generation = 1};
+	struct dir_entry found[2];
+	struct shard *shard;
+
+	(void)state;
+	nodes_setup(20, 300);
+	assert_int_equal(node_open(0, NULL), 0);
+	shard = node[0].control.shard;
+	at.ref = node[0].control.ref;
+	for (unsigned disk = 0; disk < 2; disk++) {
+		at.place = disk ? place_make(PLACE_DISK, 7) : place_make(0, 7);
+		assert_int_equal(shard_insert(shard, &other, 1000, 7, 1), 0);
+		for (uint32_t ref = 1000; ref < 1000 + room; ref++)
+			assert_int_equal(shard_insert(shard, &key, ref, 7, 1), 0);
+		assert_int_equal(shard_insert(shard, &key, at.ref, at.place, 1), -ENOSPC);
+		assert_true(entry_insert(node[0].control.directory, &key, &at));
+		assert_int_equal(shard_find(shard, &key, found, 2), 1);
+		assert_int_equal(found[0].ref, at.ref);
+		assert_int_equal(found[0].place, at.place);
+		assert_int_equal(shard_find(shard, &other, found, 2), 1);
+		assert_int_equal(counter[COUNTER_entries_removed], (disk + 1) * room + disk);
+		entry_delete(node[0].control.directory, &key, &at);
+	}
+	assert_int_equal(counter[COUNTER_entries_dropped], 0);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -160,6 +192,7 @@ int main(void)
 		T(messages_that_break_a_rule_change_nothing),
 		T(digests_that_break_a_rule_change_nothing),
 		T(a_correct_publish_over_a_raw_connection_is_served),
+		T(entries_of_members_that_left_give_their_room),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

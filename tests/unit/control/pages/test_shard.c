@@ -238,7 +238,7 @@ static void keys_with_one_tag_and_swapped_buckets_are_kept_apart(void **state)
 	shard_close(&shard);
 }
 
-static void an_insert_without_room_is_counted_and_changes_nothing(void **state)
+static void an_insert_without_room_changes_nothing(void **state)
 {
 	struct shard shard = shard_new(64);
 	uint64_t slots = (uint64_t)BUCKET_ENTRIES << shard.bits;
@@ -262,7 +262,6 @@ static void an_insert_without_room_is_counted_and_changes_nothing(void **state)
 		free(before);
 	}
 	assert_int_equal(shard.entries, accepted);
-	assert_int_equal(shard.dropped, n - accepted);
 	assert_true(accepted > slots * 3 / 4 && accepted <= slots);
 	shard_close(&shard);
 }
@@ -408,7 +407,7 @@ int main(void)
 		cmocka_unit_test(a_deleted_entry_does_not_hide_one_in_its_second_bucket),
 		cmocka_unit_test(a_displaced_entry_is_found_in_its_second_bucket),
 		cmocka_unit_test(keys_with_one_tag_and_swapped_buckets_are_kept_apart),
-		cmocka_unit_test(an_insert_without_room_is_counted_and_changes_nothing),
+		cmocka_unit_test(an_insert_without_room_changes_nothing),
 		cmocka_unit_test(digests_are_those_of_the_slots_of_the_keys),
 		cmocka_unit_test(a_key_that_takes_the_entry_of_another_takes_its_slot),
 		cmocka_unit_test(a_sweep_in_slices_removes_only_entries_of_dead_members),

@@ -34,7 +34,7 @@
 /* Times from when on; 0: it does not hold. */
 struct path {
 	uint64_t incarnation[2];
-	uint64_t talks_ns;   /* both processes run and have a link, */
+	uint64_t talks_ns;   /* both processes run and have a link that is not cut, */
 	uint64_t needs_ns;   /* and the rail has a connection, or owes one */
 	uint64_t unready_ns; /* the rail takes no READs, although it should */
 	uint64_t mute_ns;    /* the connection is open, and READs on it cannot be answered, */
@@ -68,11 +68,13 @@ static bool runs(unsigned node)
 	return n->running && !n->stopped && n->control.conns && !n->control.stopping;
 }
 
+/* Messages from `node` to `to` arrive. An engine learns only after a time that its link is cut. */
 static bool linked(unsigned node, unsigned to)
 {
 	struct control *control = &world.node[node].control;
 
-	return node_sees(node, to) && member_link_now(control, world.node[to].control.ref) != NULL;
+	return node_sees(node, to) && wire_reaches(node, to) &&
+	       member_link_now(control, world.node[to].control.ref) != NULL;
 }
 
 /* ---- one path -------------------------------------------------------------------------------- */

@@ -55,6 +55,13 @@ static struct conn_health *conn_health_of(
 	return b;
 }
 
+const struct member_record *conn_member(const struct control *control, uint16_t peer, uint32_t ref)
+{
+	const struct member_record *member = member_by_ref(control, ref);
+
+	return member && member->peer == peer ? member : NULL;
+}
+
 /* No connection is made for this time after a failure, which doubles with each further failure. */
 static void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
@@ -68,15 +75,13 @@ static void conn_back_off(struct control *control, unsigned rail, uint16_t peer,
 
 /*
  * Takes the rail out of use for this peer: clients use other rails. It is probed again when its
- * back-off has ended. Does nothing for a member that has left: it may be back with another number,
- * and another member may have this one.
+ * back-off has ended. Does nothing for a member that has left.
  */
 static void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	const struct member_record *to = member_by_ref(control, ref);
 	struct conn_health *health;
 
-	if (!to || to->peer != peer)
+	if (!conn_member(control, peer, ref))
 		return;
 	health = conn_health_of(control, rail, peer, ref);
 	rail_out_bit_set(&control->status->peer_rails_out[peer], rail, true);
@@ -526,7 +531,7 @@ bool conn_accept_connected(
 
 void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	const struct member_record *to = member_by_ref(control, ref);
+	const struct member_record *to = conn_member(control, peer, ref);
 	const struct out_conn *there = out_conn_find(control, rail, ref);
 
 	if (there && there->state != OUT_CONN_BROKEN)
@@ -535,7 +540,7 @@ void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_
 		 * already.
 		 */
 		return;
-	if (!to || to->self || to->peer != peer || !to->rails || there || control->stopping ||
+	if (!to || to->self || !to->rails || there || control->stopping ||
 		rail_out(control, rail) || conn_health_of(control, rail, peer, ref)->out ||
 		net_now() < conn_health_of(control, rail, peer, ref)->until_ns) {
 		conn_refuse(control, rail, peer, ref);

@@ -245,6 +245,11 @@ static inline void conn_health_watch(struct conns *conns, struct conn_health *he
 
 /* Starts the next driver call that the connection needs, unless a call is in progress. */
 void out_conn_go_on(struct out_conn *conn);
+/*
+ * The member with this ref and this peer number. NULL: it has left; or it is back with another
+ * number, and another member may have this one.
+ */
+const struct member_record *conn_member(const struct control *control, uint16_t peer, uint32_t ref);
 /* Gives up or breaks every outgoing connection of one of our rails. */
 void out_conns_break_rail(struct control *control, unsigned rail);
 /*

@@ -99,8 +99,8 @@ static void rail_probe_due(struct control *control, unsigned rail, uint64_t now_
 		if (conn_health_rail(control, health) != rail || !health->out ||
 			now_ns < health->until_ns)
 			continue;
-		to = member_by_ref(control, health->ref);
-		if (to && to->peer == conn_health_peer(control, health))
+		to = conn_member(control, conn_health_peer(control, health), health->ref);
+		if (to)
 			conns_probe(control, rail, to);
 	}
 }

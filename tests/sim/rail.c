@@ -351,13 +351,18 @@ static void complete(struct read *read, uint32_t syndrome)
 		(uint64_t)syndrome << 32 | read->attempt, read_completed);
 }
 
+static void read_later(struct read *read)
+{
+	world_always(world.now_ns + NIC_ACK_NS, read->rail->node, &read->thing, read->attempt,
+		read_arrives);
+}
+
 static void read_again(struct read *read)
 {
 	if (world.now_ns - read->posted_ns >= NIC_RETRY_NS && world.mutant != MUTANT_NO_STALL)
 		complete(read, DV_SYNDROME_RETRY_EXCEEDED);
 	else
-		world_always(world.now_ns + NIC_ACK_NS, read->rail->node, &read->thing,
-			read->attempt, read_arrives);
+		read_later(read);
 }
 
 /* The NIC does not go on with it; it may later. */
@@ -365,8 +370,7 @@ static bool read_hangs(struct read *read)
 {
 	if (!nic_hangs(read->qp))
 		return false;
-	world_always(world.now_ns + NIC_ACK_NS, read->rail->node, &read->thing, read->attempt,
-		read_arrives);
+	read_later(read);
 	return true;
 }
 

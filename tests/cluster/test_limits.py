@@ -138,9 +138,12 @@ class Limits(harness.ClusterTest):
 
     def serves(self, pid):
         """The engine has populated all of its pool, and takes a stop signal."""
-        with open(f"/proc/{pid}/smaps", encoding="ascii") as file:
-            found = re.findall(r"^Size:\s*(\d+) kB\n(?:\w+:.*\n)*?Rss:\s*(\d+) kB",
-                               file.read(), re.M)
+        try:
+            with open(f"/proc/{pid}/smaps", encoding="ascii") as file:
+                maps = file.read()
+        except ProcessLookupError:
+            return False  # it ends
+        found = re.findall(r"^Size:\s*(\d+) kB\n(?:\w+:.*\n)*?Rss:\s*(\d+) kB", maps, re.M)
         with open(f"/proc/{pid}/status", encoding="ascii") as file:
             takes = re.search(r"^SigCgt:\s*(\w+)", file.read(), re.M)
         return takes and int(takes.group(1), 16) >> (signal.SIGTERM - 1) & 1 and \
@@ -150,7 +153,7 @@ class Limits(harness.ClusterTest):
         """Limits around the pool's size: served, or refused by name, but never killed."""
         ends = set()
         # with MALLOC_PERTURB_ the engine writes to all memory that it allocates: 32 MiB more
-        for perturb, limit in itertools.product(("0", "1"), range(64, 136, 4)):
+        for perturb, limit in itertools.product(("0", "1"), range(64, 136, 8)):
             group = self.group(limit=limit * MIB)
             with tempfile.TemporaryDirectory() as folder, \
                     self.subTest(limit=limit, perturb=perturb):

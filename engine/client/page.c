@@ -56,24 +56,10 @@
  * effort: half of the ctl ring stays free for requests that wait for an answer.
  */
 
-/* Reports a stale directory entry. */
-static void notice_stale(struct pc_channel *ch, const struct page_work *p)
+/* CTL_STALE: its directory entry is wrong. CTL_CORRUPT: its bytes differ from its CRC. */
+static void notice_page(struct pc_channel *ch, enum ctl_kind kind, const struct page_work *p)
 {
-	struct ctl_op op = {.kind = CTL_STALE,
-		.length = p->bytes,
-		.key = p->key,
-		.place = p->at.place,
-		.generation = p->at.generation,
-		.ref = p->at.ref};
-
-	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-		submit_ctl(ch, &op, 0);
-}
-
-/* Reports a page whose bytes differ from its CRC. */
-static void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
-{
-	struct ctl_op op = {.kind = CTL_CORRUPT,
+	struct ctl_op op = {.kind = (uint8_t)kind,
 		.length = p->bytes,
 		.key = p->key,
 		.place = p->at.place,
@@ -420,7 +406,7 @@ void page_stale(struct pc_batch *b, uint32_t i)
 	struct page_work *p = &b->work[i];
 
 	p->flags |= PAGE_SAW_STALE;
-	notice_stale(b->channel, p);
+	notice_page(b->channel, CTL_STALE, p);
 	page_wrong(b, i);
 }
 
@@ -442,7 +428,7 @@ void page_corrupt(struct pc_batch *b, uint32_t i)
 	struct pc_channel *ch = b->channel;
 
 	ch->verify_counts.corrupt++;
-	notice_corrupt(ch, &b->work[i]);
+	notice_page(ch, CTL_CORRUPT, &b->work[i]);
 	page_wrong(b, i);
 }
 

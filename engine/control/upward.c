@@ -70,7 +70,9 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		SERVE(MEMBER_NEWS, member_news(control, link, m->member_news));
 		SERVE(LIST_ASK, member_list_ask(control, link, m->list_ask));
 		SERVE(LIST_PAGE, member_list_page(control, link, m->list_page));
+		SERVE(HELLO, member_refused(control, link, m->hello));
 		SERVE(LEAVE, member_left(control, link));
+		SERVE(PROBE, member_probe_serve(control, link, m->probe));
 		SERVE(PROBE_ACK, member_probe_ack(control, link, m->probe_ack));
 		/* directory */
 		SERVE(PUBLISH, directory_serve_publish(control, link, m->publish));
@@ -84,7 +86,6 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		SERVE(ENTRIES, directory_serve_entries(control, link, m->entries));
 		SERVE(RELAY, directory_serve_relay(control, link, m->relay));
 		SERVE(RELAYED, directory_serve_relayed(control, link, m->relayed));
-		SERVE(PROBE, member_probe_serve(control, link, m->probe));
 		SERVE(TOLD, removals_serve_told(control, link, m->told));
 		/* connections */
 		SERVE(CONNECT, conn_accept(control, link, m->connect));
@@ -99,7 +100,6 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		/* view of the cluster */
 		SERVE(SUMMARY_ASK, view_serve_ask(control, link));
 		SERVE(SUMMARY, view_serve_summary(control, link, m->summary));
-		SERVE(HELLO, member_refused(control, link, m->hello));
 		SERVE(_NOT_SET, false);
 	default: return false;
 	}

@@ -169,8 +169,11 @@ void __wrap_departed_add(struct directory *dir, uint32_t ref);
 void __wrap_departed_add(struct directory *dir, uint32_t ref)
 {
 	__real_departed_add(dir, ref);
-	if (world.mutant == MUTANT_SWEEP_AT_ONCE)
-		departed_sweep(dir);
+	if (world.mutant != MUTANT_SWEEP_AT_ONCE)
+		return;
+	dir->sweep.departeds = 0;
+	dir->sweep.left = 1ull << dir->control->shard->bits;
+	move_soon(dir);
 }
 
 bool __real_directory_serve_relay(

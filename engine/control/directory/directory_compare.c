@@ -350,34 +350,36 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
 	dir->reading = (struct reading){.on = asked != 0};
 }
 
-/* The owner lacks the slots from..to-1 that differ, `left` at most. Returns what remains of it. */
-static uint32_t lacks_differing(
-	struct directory *dir, struct owner *owner, uint32_t from, uint32_t to, uint32_t left)
+/*
+ * The number of slots to publish, of those that differ: a full owner would refuse the same entries
+ * every minute.
+ */
+static uint32_t compare_most(struct owner *owner)
 {
-	for (uint32_t slot = digest_next(owner->digest, from); slot < to;
-		slot = digest_next(owner->digest, slot + 1)) {
-		dir->control->counter[COUNTER_slots_differ] += owner->repair;
-		if (left && slot_any(dir, slot)) {
-			lack_add(dir, owner, slot);
-			left--;
-		}
-	}
-	return left;
+	uint64_t now_ns = net_now();
+
+	if (owner->refuses && !owner->fresh && now_ns - owner->whole_ns < COMPARE_FULL_NS)
+		return COMPARE_FULL_SLOTS;
+	owner->whole_ns = now_ns;
+	return MAP_SLOTS;
 }
 
 void compare_answered(struct directory *dir, struct owner *owner)
 {
 	const struct digest *digest = owner->digest;
-	bool few = owner->refuses && !owner->fresh;
-	uint32_t from = few ? (uint32_t)(net_random() % MAP_SLOTS) : 0;
-	uint32_t left = few ? COMPARE_FULL_SLOTS : MAP_SLOTS;
+	uint32_t slot, most, had = owner->walk.slots;
 
 	if (!digest->answered || !digest->counted)
 		return;
+	most = compare_most(owner);
 	owner->kept = owner->fresh ? digest->pages : 0;
 	owner->repair = !owner->fresh;
-	left = lacks_differing(dir, owner, from, MAP_SLOTS, left);
-	(void)lacks_differing(dir, owner, 0, from, left);
+	for (slot = digest_next(digest, 0); slot < MAP_SLOTS;
+		slot = digest_next(digest, slot + 1)) {
+		dir->control->counter[COUNTER_slots_differ] += owner->repair;
+		if (owner->walk.slots - had < most && slot_any(dir, slot))
+			lack_add(dir, owner, slot);
+	}
 	show_begin(dir, owner);
 	owner->fresh = owner->refuses = false;
 	digest_drop(owner);

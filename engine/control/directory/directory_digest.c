@@ -405,7 +405,6 @@ bool directory_serve_entries_ask(
 void show_own(struct directory *dir)
 {
 	struct shard *shard = dir->control->shard;
-	const uint64_t *dropped = &dir->control->counter[COUNTER_entries_dropped];
 	struct shard_part part = {.bucket = dir->own.cursor,
 		.buckets = dir->own.left < SHOW_BUCKETS ? (uint32_t)dir->own.left : SHOW_BUCKETS};
 	const struct dir_entry *entry;
@@ -417,9 +416,8 @@ void show_own(struct directory *dir)
 	}
 	dir->own.cursor = part.bucket;
 	dir->own.left = part.bucket ? dir->own.left - SHOW_BUCKETS : 0;
-	if (dir->own.left || dir->own.dropped == *dropped)
+	if (dir->own.left || !dir->self->refuses)
 		return;
-	/* what it had no room for */
-	dir->own.dropped = *dropped;
+	dir->self->refuses = false;
 	lacks_all(dir, dir->self);
 }

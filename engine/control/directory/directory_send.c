@@ -532,7 +532,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner_suspect(dir, owner, SUSPECT_NOT);
 	if (owner->hints)
 		owner->hints->touches = owner->hints->reports = 0;
-	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
+	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->whole_ns = 0;
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = owner->kept = 0;
 	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
 	owner->warned = owner->refuses = false;

@@ -55,29 +55,9 @@ void departed_tick(struct directory *dir, uint64_t now_ns)
 	}
 }
 
-void departed_sweep(struct directory *dir)
-{
-	if (dir->sweep.departeds)
-		sweep_start(dir);
-	dir->sweep.departeds = 0;
-}
-
 static bool is_member(void *context, uint32_t ref)
 {
 	return member_by_ref(context, ref) != NULL;
-}
-
-/*
- * There is no room for an entry of this key: entries of members that left give theirs. True: some
- * have.
- */
-static bool departed_yield(struct directory *dir, const struct page_key *key)
-{
-	struct control *control = dir->control;
-	unsigned removed = shard_sweep_key(control->shard, key, is_member, control);
-
-	control->counter[COUNTER_entries_removed] += removed;
-	return removed != 0;
 }
 
 static bool sweep_keeps(void *context, uint32_t ref)
@@ -114,21 +94,34 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 	return true;
 }
 
+/* The shard has an entry of a member for the key: readers find the page without another one. */
+static bool entry_any(const struct control *control, const struct page_key *key)
+{
+	struct dir_entry found[2 * BUCKET_ENTRIES];
+	unsigned count = shard_find(control->shard, key, found, 2 * BUCKET_ENTRIES);
+
+	for (unsigned i = 0; i < count; i++)
+		if (member_by_ref(control, found[i].ref))
+			return true;
+	return false;
+}
+
 bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at)
 {
 	struct control *control = dir->control;
 	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 
-	if (rc == -ENOSPC && departed_yield(dir, key))
+	if (rc == -ENOSPC && shard_yield(control->shard, key, is_member, control)) {
+		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
-	if (rc == 0) {
-		control->counter[COUNTER_entries_inserted]++;
-		return true;
 	}
-	control->counter[COUNTER_entries_dropped]++;
-	if (!place_on_disk(at->place))
-		departed_sweep(dir);
-	return false;
+	if (rc == 0)
+		control->counter[COUNTER_entries_inserted]++;
+	else if (entry_any(control, key))
+		control->counter[COUNTER_entries_surplus]++;
+	else
+		control->counter[COUNTER_entries_dropped]++;
+	return rc == 0;
 }
 
 void entry_delete(struct directory *dir, const struct page_key *key, const struct location *at)

@@ -63,7 +63,8 @@ struct index_entry;
 #define MOVE_PACE_MS 2 /* pause between two steps */
 /*
  * The entries of a member that left the map stay in the shard for this many times
- * cluster.dead_after_ms: it may come back with the same ref and the same pages
+ * cluster.dead_after_ms, if others do not need their room: it may come back with the same ref and
+ * the same pages
  */
 #define DEPARTED_DEADS 20
 #define FORMERS_MAX (MAP_FORMERS_MAX + REPLICAS_MAX) /* former owners of a slot */
@@ -83,7 +84,9 @@ struct index_entry;
 #define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
 #define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
 #define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
-#define COMPARE_FULL_SLOTS (MAP_SLOTS / 128) /* published at a time to one that refuses entries */
+/* One that refuses entries is published no more slots than these in a comparison for this time */
+#define COMPARE_FULL_SLOTS (MAP_SLOTS / 128)
+#define COMPARE_FULL_NS (600ull * 1000000000)
 
 #define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
 /* Limits on relays of other engines that this engine has passed on and that are not answered. */
@@ -224,9 +227,8 @@ TAILQ_HEAD(askeds, asked);
 
 /* This engine's own entries in its own shard. */
 struct own_shard {
-	uint64_t left;    /* buckets that are still to be looked at, */
-	uint32_t cursor;  /* from here on */
-	uint64_t dropped; /* `entries_dropped` when all of it was last looked at */
+	uint64_t left;   /* buckets that are still to be looked at, */
+	uint32_t cursor; /* from here on */
 };
 
 /* A relay of another engine that was passed to its owner. */
@@ -301,6 +303,7 @@ struct owner {
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
+	uint64_t whole_ns;   /* when all that differed was last published; 0: never */
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
 	struct hints *hints;   /* NULL: none yet */
@@ -604,7 +607,10 @@ void hints_due(void *context);
 
 /* ---- directory_serve.c ----------------------------------------------------------------------- */
 
-/* Changes an entry of this engine's shard; `at` with the ref of its holder. False: no room. */
+/*
+ * Changes an entry of this engine's shard; `at` with the ref of its holder. It may take the room of
+ * an entry of a member that left the map. False: no room; it is counted.
+ */
 bool entry_insert(
 	struct directory *directory, const struct page_key *key, const struct location *at);
 void entry_delete(
@@ -613,8 +619,6 @@ void entry_delete(
 bool entries_fit(size_t count, Pc__Entry *const *entries);
 /* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
 void departed_add(struct directory *directory, uint32_t ref);
-/* The shard had no room for an entry: entries of members that left the map go at once. */
-void departed_sweep(struct directory *directory);
 /* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
 void departed_tick(struct directory *directory, uint64_t now_ns);
 /* Examines the next part of the shard for entries of members that left. */

@@ -408,7 +408,10 @@ static enum outcome update_do_here(struct directory *dir, const struct dir_updat
 
 	if (update->kind == DIR_PUBLISH) {
 		at.ref = dir->control->ref;
-		return entry_insert(dir, &update->key, &at) ? OUTCOME_DONE : OUTCOME_FAILED;
+		if (entry_insert(dir, &update->key, &at))
+			return OUTCOME_DONE;
+		dir->self->refuses = true;
+		return OUTCOME_FAILED;
 	}
 	entry_delete(dir, &update->key, &at);
 	return OUTCOME_DONE;

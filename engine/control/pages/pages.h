@@ -408,7 +408,8 @@ void shard_close(struct shard *shard);
  * Inserts or replaces the entry of (key, ref). It goes into the first candidate bucket of the key,
  * else into the second. If both are full, entries of either are moved from their first candidate
  * bucket to their second, at most two in a row; each is written to its new bucket before its old
- * cell is overwritten, so that readers never miss it. -ENOSPC: no room; nothing has changed.
+ * cell is overwritten, so that readers never miss it. On an error nothing has changed. -ENOSPC: no
+ * room in these buckets. -EDQUOT: the page is on disk, and three quarters of the shard are in use.
  * -EINVAL: ref or generation is 0.
  */
 int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
@@ -429,8 +430,11 @@ unsigned shard_find(
  */
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	bool (*alive)(void *context, uint32_t ref), void *context);
-/* The same with the two candidate buckets of the key. */
-unsigned shard_sweep_key(struct shard *shard, const struct page_key *key,
+/*
+ * Removes one entry for whose ref alive() returns false from the candidate buckets of the key, to
+ * make room for one of the key. False: they have none.
+ */
+bool shard_yield(struct shard *shard, const struct page_key *key,
 	bool (*alive)(void *context, uint32_t ref), void *context);
 
 /*

@@ -379,7 +379,7 @@ static int key_insert(struct shard *shard, const struct page_key *key, uint32_t 
 		return 0;
 	}
 	if (place_on_disk(place) && shard->entries >= shard_disk_max(shard))
-		return -ENOSPC;
+		return -EDQUOT;
 	for (unsigned depth = 0; depth <= 2; depth++) {
 		if (depth == 0 ? cell_free(shard, first, &cell)
 			       : cell_displace(shard, first, depth, &cell)) {
@@ -477,14 +477,23 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	return removed;
 }
 
-unsigned shard_sweep_key(struct shard *shard, const struct page_key *key,
+bool shard_yield(struct shard *shard, const struct page_key *key,
 	bool (*alive)(void *context, uint32_t ref), void *context)
 {
 	uint32_t first = dir_bucket_first(key, shard->bits);
 	uint32_t second = dir_bucket_other(first, dir_tag(key), shard->bits);
 
-	return shard_sweep(shard, &first, 1, alive, context) +
-	       shard_sweep(shard, &second, 1, alive, context);
+	for (unsigned i = 0; i < 2 * BUCKET_ENTRIES; i++) {
+		struct cell cell = {i < BUCKET_ENTRIES ? first : second, i % BUCKET_ENTRIES};
+
+		if (!cell_live(shard, cell) || alive(context, cell_load(shard, cell).ref))
+			continue;
+		change_begin(shard);
+		cell_clear(shard, cell);
+		change_end(shard);
+		return true;
+	}
+	return false;
 }
 
 /* ---- what holders learn of their entries ----------------------------------------------------- */

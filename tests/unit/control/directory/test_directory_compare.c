@@ -154,23 +154,37 @@ static void lose_all(unsigned n)
 	}
 }
 
-/* It may refuse the same entries every minute, or only some of a page that all hosts have. */
+/* A full owner would refuse the same entries every minute. */
 static void an_owner_that_had_no_room_gets_some_entries_at_a_time(void **state)
 {
 	struct owner *owner;
+	uint64_t begun_ns, repaired;
 
 	(void)state;
 	open_with_pages();
-	lose_all(0);
 	owner = owner_of(holder(), node[0].control.ref);
+	lose_all(0);
 	owner->refuses = true;
+	owner->whole_ns = begun_ns = clock_now_ns();
 	compare_once();
 	/* two thirds of the pages have an entry here, about one in each slot */
+	repaired = counted(COUNTER_entries_repaired);
 	assert_in_range(counted(COUNTER_slots_differ), COMPARE_FULL_SLOTS + 1, KEYS);
-	assert_in_range(
-		counted(COUNTER_entries_repaired), COMPARE_FULL_SLOTS, COMPARE_FULL_SLOTS * 5 / 4);
+	assert_in_range(repaired, COMPARE_FULL_SLOTS, COMPARE_FULL_SLOTS * 5 / 4);
 	assert_false(all_found());
 	assert_false(owner->refuses);
+	assert_int_equal(owner->whole_ns, begun_ns);
+	compare_once();
+	assert_true(all_found());
+	assert_true(owner->whole_ns > begun_ns);
+
+	/* one that refuses an entry all the time lacks others for a limited time */
+	lose_all(0);
+	owner->refuses = true;
+	compare_once();
+	assert_false(all_found());
+	owner->refuses = true;
+	owner->whole_ns = clock_now_ns() - COMPARE_FULL_NS;
 	compare_once();
 	assert_true(all_found());
 }
@@ -185,6 +199,7 @@ static void a_full_owner_that_has_dropped_all_gets_all(void **state)
 	owner = owner_of(holder(), node[0].control.ref);
 	lose_all(0);
 	owner->refuses = true;
+	owner->whole_ns = clock_now_ns();
 	directory_forgotten(&node[HOLDER].control, owner->ref);
 	assert_true(nodes_until(settled(), 9000));
 	assert_true(all_found());

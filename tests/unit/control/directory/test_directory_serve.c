@@ -152,14 +152,20 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 
+/* Fills the candidate buckets of the key with entries of refs from `ref` on. */
+static void buckets_fill(const struct page_key *key, uint32_t ref)
+{
+	for (unsigned i = 0; i < 2 * BUCKET_ENTRIES; i++)
+		assert_int_equal(shard_insert(node[0].control.shard, key, ref + i, 7, 1), 0);
+}
+
 /* A host that is started often has entries of many incarnations in the buckets of one key. */
 static void entries_of_members_that_left_give_their_room(void **state)
 {
-	const struct page_key key = {.word = {11, 12}}, other = {.word = {13, 14}};
+	const struct page_key key[] = {key_of(1), key_of(2)};
 	const uint64_t *counter = node[0].control.counter;
-	const unsigned room = 2 * BUCKET_ENTRIES;
 	struct location at = {.generation = 1};
-	struct dir_entry found[2];
+	struct dir_entry found[2 * BUCKET_ENTRIES];
 	struct shard *shard;
 
 	(void)state;
@@ -168,20 +174,51 @@ static void entries_of_members_that_left_give_their_room(void **state)
 	shard = node[0].control.shard;
 	at.ref = node[0].control.ref;
 	for (unsigned disk = 0; disk < 2; disk++) {
+		bool own = false;
+
 		at.place = disk ? place_make(PLACE_DISK, 7) : place_make(0, 7);
-		assert_int_equal(shard_insert(shard, &other, 1000, 7, 1), 0);
-		for (uint32_t ref = 1000; ref < 1000 + room; ref++)
-			assert_int_equal(shard_insert(shard, &key, ref, 7, 1), 0);
-		assert_int_equal(shard_insert(shard, &key, at.ref, at.place, 1), -ENOSPC);
-		assert_true(entry_insert(node[0].control.directory, &key, &at));
-		assert_int_equal(shard_find(shard, &key, found, 2), 1);
-		assert_int_equal(found[0].ref, at.ref);
-		assert_int_equal(found[0].place, at.place);
-		assert_int_equal(shard_find(shard, &other, found, 2), 1);
-		assert_int_equal(counter[COUNTER_entries_removed], (disk + 1) * room + disk);
-		entry_delete(node[0].control.directory, &key, &at);
+		buckets_fill(&key[disk], 1000);
+		assert_int_equal(shard_insert(shard, &key[disk], at.ref, at.place, 1), -ENOSPC);
+		assert_true(entry_insert(node[0].control.directory, &key[disk], &at));
+		/* one gives its room, the others stay: they may come back */
+		assert_int_equal(shard_find(shard, &key[disk], found, 2 * BUCKET_ENTRIES),
+			2 * BUCKET_ENTRIES);
+		for (unsigned i = 0; i < 2 * BUCKET_ENTRIES; i++)
+			own |= found[i].ref == at.ref && found[i].place == at.place;
+		assert_true(own);
+		assert_int_equal(counter[COUNTER_entries_removed], disk + 1);
 	}
 	assert_int_equal(counter[COUNTER_entries_dropped], 0);
+	assert_int_equal(counter[COUNTER_entries_surplus], 0);
+}
+
+/* Three quarters of the shard are used: pages on disk get no room that is left for others. */
+static void a_page_on_disk_takes_no_room_of_members_that_left(void **state)
+{
+	const uint64_t *counter = node[0].control.counter;
+	struct location at = {.place = place_make(PLACE_DISK, 7), .generation = 1};
+	uint64_t number = 0;
+	struct page_key key;
+	struct shard *shard;
+
+	(void)state;
+	nodes_setup(20, 300);
+	assert_int_equal(node_open(0, NULL), 0);
+	shard = node[0].control.shard;
+	at.ref = node[0].control.ref;
+	for (key = key_of(0); shard_insert(shard, &key, 1000, at.place, 1) == 0;
+		key = key_of(number))
+		number++;
+	assert_int_equal(shard_insert(shard, &key, at.ref, at.place, 1), -EDQUOT);
+	assert_false(entry_insert(node[0].control.directory, &key, &at));
+	assert_int_equal(counter[COUNTER_entries_removed], 0);
+	assert_int_equal(counter[COUNTER_entries_dropped], 1);
+	/* with an entry of a member, readers find the page without another one */
+	assert_int_equal(shard_insert(shard, &key, at.ref, 7, 1), 0);
+	at.ref = 1001;
+	assert_false(entry_insert(node[0].control.directory, &key, &at));
+	assert_int_equal(counter[COUNTER_entries_surplus], 1);
+	assert_int_equal(counter[COUNTER_entries_dropped], 1);
 }
 
 #define T(name) cmocka_unit_test_teardown(name, teardown)
@@ -193,6 +230,7 @@ int main(void)
 		T(digests_that_break_a_rule_change_nothing),
 		T(a_correct_publish_over_a_raw_connection_is_served),
 		T(entries_of_members_that_left_give_their_room),
+		T(a_page_on_disk_takes_no_room_of_members_that_left),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

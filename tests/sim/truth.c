@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals_inner.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/disk.h"
@@ -290,6 +291,50 @@ static bool engine_ended(const struct watched *w, const struct call_result *resu
 	       world.node[w->node].control.incarnation != w->incarnation;
 }
 
+static void page_unsure(struct page_state *page, uint64_t value)
+{
+	if (page->unsure < value)
+		page->unsure = value;
+}
+
+static bool owner_owed(const struct owner *owner)
+{
+	const struct batch *batch;
+
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		if (batch->kind == DIR_FORGET)
+			return true;
+	return (owner->relay && owner->relay->kind == DIR_FORGET) ||
+	       !TAILQ_EMPTY(&owner->queue[DIR_FORGET]) || !STAILQ_EMPTY(&owner->unsynced);
+}
+
+/* A member has not executed all removals of this engine yet. */
+static bool forgets_owed(const struct control *control)
+{
+	const struct removals *r = control->removals;
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &control->directory->owners, next)
+		if (owner_owed(owner))
+			return true;
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
+		if (r->log->name[i].owed_at)
+			return true;
+	return !LIST_EMPTY(&r->tellings);
+}
+
+void truth_ends(unsigned node)
+{
+	const struct control *control = &world.node[node].control;
+
+	if (!control->removals || !control->directory || !forgets_owed(control))
+		return;
+	truth.owing[node] = control->incarnation;
+	for (uint64_t number = 0; number < truth.pages; number++)
+		if (truth.page[number].remover == control->incarnation)
+			page_unsure(&truth.page[number], truth.page[number].untold);
+}
+
 static void removed(const struct watched *w, const struct call_result *result)
 {
 	struct page_state *page = &truth.page[w->number];
@@ -303,9 +348,14 @@ static void removed(const struct watched *w, const struct call_result *result)
 	}
 	if (told && page->dead < w->value)
 		page->dead = w->value;
-	/* the engine ended, and its disk may not have recorded the removal */
-	if (!told && engine_ended(w, result) && run_has_disks() && page->unsure < w->value)
-		page->unsure = w->value;
+	if (!told) {
+		page->untold = w->value;
+		page->remover = w->incarnation;
+	}
+	/* the engine ended: others may not have its Forget, or its disk has not recorded it */
+	if (!told && engine_ended(w, result) &&
+		(run_has_disks() || truth.owing[w->node] == w->incarnation))
+		page_unsure(page, w->value);
 	if (told && truth.calm)
 		entries_dropped(w);
 	if (!told && truth.calm)

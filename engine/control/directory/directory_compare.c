@@ -351,35 +351,38 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
 }
 
 /*
- * The number of slots to publish, of those that differ: a full owner would refuse the same entries
- * every minute.
+ * The owner lacks the slots that differ. One that refuses entries lacks some of them: a full one
+ * would refuse the same entries every minute.
  */
-static uint32_t compare_most(struct owner *owner)
+static void lacks_differing(struct directory *dir, struct owner *owner)
 {
+	uint32_t from = (uint32_t)(net_random() % MAP_SLOTS), had = owner->walk.slots;
 	uint64_t now_ns = net_now();
+	bool few = owner->refuses && !owner->fresh && owner->whole_ns &&
+		   now_ns - owner->whole_ns < COMPARE_FULL_NS;
 
-	if (owner->refuses && !owner->fresh && now_ns - owner->whole_ns < COMPARE_FULL_NS)
-		return COMPARE_FULL_SLOTS;
-	owner->whole_ns = now_ns;
-	return MAP_SLOTS;
+	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
+		uint32_t slot = (from + i) % MAP_SLOTS;
+
+		if (!owner->digest->differ[slot])
+			continue;
+		dir->control->counter[COUNTER_slots_differ] += owner->repair;
+		if ((!few || owner->walk.slots - had < COMPARE_FULL_SLOTS) && slot_any(dir, slot))
+			lack_add(dir, owner, slot);
+	}
+	if (owner->walk.slots - had > COMPARE_FULL_SLOTS)
+		owner->whole_ns = now_ns;
 }
 
 void compare_answered(struct directory *dir, struct owner *owner)
 {
 	const struct digest *digest = owner->digest;
-	uint32_t slot, most, had = owner->walk.slots;
 
 	if (!digest->answered || !digest->counted)
 		return;
-	most = compare_most(owner);
 	owner->kept = owner->fresh ? digest->pages : 0;
 	owner->repair = !owner->fresh;
-	for (slot = digest_next(digest, 0); slot < MAP_SLOTS;
-		slot = digest_next(digest, slot + 1)) {
-		dir->control->counter[COUNTER_slots_differ] += owner->repair;
-		if (owner->walk.slots - had < most && slot_any(dir, slot))
-			lack_add(dir, owner, slot);
-	}
+	lacks_differing(dir, owner);
 	show_begin(dir, owner);
 	owner->fresh = owner->refuses = false;
 	digest_drop(owner);

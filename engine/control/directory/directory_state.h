@@ -84,7 +84,10 @@ struct index_entry;
 #define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
 #define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
 #define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
-/* One that refuses entries is published no more slots than these in a comparison for this time */
+/*
+ * An owner that refuses entries is published at most these slots in one comparison, until this time
+ * after it was last published more
+ */
 #define COMPARE_FULL_SLOTS (MAP_SLOTS / 128)
 #define COMPARE_FULL_NS (600ull * 1000000000)
 
@@ -99,7 +102,7 @@ enum dir_kind { DIR_PUBLISH, DIR_FORGET, DIR_REMOVE, DIR_KINDS };
 
 enum outcome {
 	OUTCOME_DONE,
-	/* The owner refused: its candidate buckets have no room, or it does not have the page */
+	/* The owner refused: it has no room for the entry, or does not have the page */
 	OUTCOME_FAILED,
 	/*
 	 * The owner has left the map, and no other owner takes its place, or it is not sent the
@@ -303,7 +306,7 @@ struct owner {
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
-	uint64_t whole_ns;   /* when all that differed was last published; 0: never */
+	uint64_t whole_ns;   /* when more than COMPARE_FULL_SLOTS were to be published; 0: never */
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
 	struct hints *hints;   /* NULL: none yet */

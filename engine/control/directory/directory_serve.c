@@ -170,7 +170,8 @@ static size_t change_execute(struct directory *dir, const struct change *c)
 			shard_prefetch(dir->control->shard, &later);
 		}
 		if (c->remove) {
-			entry_delete(dir, &key, &at);
+			if (!location_right(dir->control, &key, &at))
+				entry_delete(dir, &key, &at);
 			continue;
 		}
 		at.ref = c->holder;

@@ -567,6 +567,11 @@ bool owner_full(const struct directory *directory, const struct owner *owner, en
 /* Refs of former owners of the slot that may have entries. Returns their number. */
 unsigned formers_of(
 	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
+/*
+ * True if `at` names this engine, which has the page there: its entry is right, and who says
+ * otherwise is wrong or late.
+ */
+bool location_right(struct control *control, const struct page_key *key, const struct location *at);
 /* Tells member `ref` of a removal that it has missed. */
 void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
 	const struct waiter *waiter);

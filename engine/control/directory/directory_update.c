@@ -563,19 +563,21 @@ static unsigned places_of(
 	return count;
 }
 
-void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
+bool location_right(struct control *control, const struct page_key *key, const struct location *at)
 {
 	struct location own[PLACES_MAX];
-	unsigned places = 0;
+	unsigned places = at->ref == control->ref ? places_of(control, key, own) : 0;
 
-	if (at->ref == 0 || page_key_none(key))
-		return;
-	if (at->ref == control->ref)
-		places = places_of(control, key, own);
-	/* this engine has the page: the entry is right, the report wrong or late */
 	for (unsigned i = 0; i < places; i++)
 		if (own[i].place == at->place && own[i].generation == at->generation)
-			return;
+			return true;
+	return false;
+}
+
+void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
+{
+	if (at->ref == 0 || page_key_none(key) || location_right(control, key, at))
+		return;
 	control->counter[COUNTER_entries_stale]++;
 	entry_remove(control->directory, key, at, NULL);
 }

@@ -152,6 +152,44 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 
+/* A member may say of any entry that it is wrong: the holder knows better. */
+static void the_entry_of_a_page_that_is_here_stays(void **state)
+{
+	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
+	Pc__Remove remove = PC__REMOVE__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+	struct page_key key = key_of(6);
+	struct dir_entry found[2];
+	uint64_t in;
+	int fd;
+
+	(void)state;
+	nodes_setup(20, 300);
+	assert_int_equal(node_open(0, NULL), 0);
+	fd = raw_open(0);
+	raw_hello(fd, "raw", raw_incarnation, 9, NULL);
+	node_put(0, 6, 1, 3000);
+	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 1, 3000));
+	entry.key0 = key.word[0];
+	entry.key1 = key.word[1];
+	entry.ref = found[0].ref;
+	entry.place = found[0].place;
+	entry.generation = found[0].generation;
+	remove.entries = &entries;
+	remove.n_entries = 1;
+	m.body_case = PC__MESSAGE__BODY_REMOVE;
+	m.remove = &remove;
+	for (int gone = 0; gone < 2; gone++) {
+		if (gone)
+			assert_true(index_remove(node[0].control.index, &key));
+		in = node[0].control.counter[COUNTER_messages_in];
+		raw_message(fd, &m);
+		assert_true(nodes_until(node[0].control.counter[COUNTER_messages_in] > in, 1000));
+		assert_int_equal(shard_find(node[0].control.shard, &key, found, 2), !gone);
+	}
+	close(fd);
+}
+
 /* Fills the candidate buckets of the key with entries of refs from `ref` on. */
 static void buckets_fill(const struct page_key *key, uint32_t ref)
 {
@@ -229,6 +267,7 @@ int main(void)
 		T(messages_that_break_a_rule_change_nothing),
 		T(digests_that_break_a_rule_change_nothing),
 		T(a_correct_publish_over_a_raw_connection_is_served),
+		T(the_entry_of_a_page_that_is_here_stays),
 		T(entries_of_members_that_left_give_their_room),
 		T(a_page_on_disk_takes_no_room_of_members_that_left),
 	};

@@ -54,7 +54,7 @@ static void end(unsigned i, enum ending how)
 	world_run(world.now_ns + world_random() % (SIM_MS / 4));
 	if (how == END_TERM)
 		leave(i);
-	truth_ends(i);
+	truth_ends(i, how != END_COLD && how != END_POWER);
 	if (how == END_COLD || how == END_POWER)
 		node_crash(i, how == END_POWER);
 	else

@@ -297,42 +297,73 @@ static void page_unsure(struct page_state *page, uint64_t value)
 		page->unsure = value;
 }
 
-static bool owner_owed(const struct owner *owner)
+static bool batch_forgets(const struct batch *batch, const struct page_key *key)
 {
-	const struct batch *batch;
-
-	STAILQ_FOREACH (batch, &owner->batches, next)
-		if (batch->kind == DIR_FORGET)
+	for (unsigned i = 0; batch && batch->kind == DIR_FORGET && i < batch->count; i++)
+		if (page_key_equal(&batch->target[i]->update->key, key))
 			return true;
-	return (owner->relay && owner->relay->kind == DIR_FORGET) ||
-	       !TAILQ_EMPTY(&owner->queue[DIR_FORGET]) || !STAILQ_EMPTY(&owner->unsynced);
+	return false;
 }
 
-/* A member has not executed all removals of this engine yet. */
-static bool forgets_owed(const struct control *control)
+/* The owner has not executed a removal of the key, or has not recorded it. */
+static bool owner_lacks_forget(const struct owner *owner, const struct page_key *key)
+{
+	const struct dir_target *target;
+	const struct batch *batch;
+
+	TAILQ_FOREACH (target, &owner->queue[DIR_FORGET], next)
+		if (page_key_equal(&target->update->key, key))
+			return true;
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		if (batch_forgets(batch, key))
+			return true;
+	STAILQ_FOREACH (batch, &owner->unsynced, next)
+		if (run_has_disks() && batch_forgets(batch, key))
+			return true;
+	return batch_forgets(owner->relay, key);
+}
+
+/* The position since which this engine alone may remember what a member has missed. */
+static uint64_t owed_since(const struct removals *r)
+{
+	uint64_t since = r->log->head;
+	const struct telling *t;
+
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
+		if (r->log->name[i].owed_at && r->log->name[i].owed_at < since)
+			since = r->log->name[i].owed_at;
+	LIST_FOREACH (t, &r->tellings, next)
+		if (t->begin < since)
+			since = t->begin;
+	return since;
+}
+
+static bool forget_owed(const struct control *control, const struct page_key *key, bool kept)
 {
 	const struct removals *r = control->removals;
 	const struct owner *owner;
 
 	STAILQ_FOREACH (owner, &control->directory->owners, next)
-		if (owner_owed(owner))
+		if (owner_lacks_forget(owner, key))
 			return true;
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
-		if (r->log->name[i].owed_at)
+	for (uint64_t at = owed_since(r); !kept && at < r->log->head; at++)
+		if (page_key_equal(&r->log->removal[at % REMOVALS_MAX].key, key))
 			return true;
-	return !LIST_EMPTY(&r->tellings);
+	return false;
 }
 
-void truth_ends(unsigned node)
+void truth_ends(unsigned node, bool kept)
 {
 	const struct control *control = &world.node[node].control;
 
-	if (!control->removals || !control->directory || !forgets_owed(control))
-		return;
-	truth.owing[node] = control->incarnation;
-	for (uint64_t number = 0; number < truth.pages; number++)
-		if (truth.page[number].remover == control->incarnation)
-			page_unsure(&truth.page[number], truth.page[number].untold);
+	for (uint64_t number = 0; number < truth.pages; number++) {
+		struct page_state *page = &truth.page[number];
+		const struct page_key key = node_key(number);
+
+		if (control->incarnation && page->remover == control->incarnation &&
+			forget_owed(control, &key, kept))
+			page_unsure(page, page->untold);
+	}
 }
 
 static void removed(const struct watched *w, const struct call_result *result)
@@ -345,16 +376,14 @@ static void removed(const struct watched *w, const struct call_result *result)
 	if (result->end == CALL_GONE && w->since_ns == world.now_ns) {
 		page->value = w->value;
 		page->set = w->set;
+		page->remover = 0;
 	}
 	if (told && page->dead < w->value)
 		page->dead = w->value;
-	if (!told) {
-		page->untold = w->value;
-		page->remover = w->incarnation;
-	}
-	/* the engine ended: others may not have its Forget, or its disk has not recorded it */
-	if (!told && engine_ended(w, result) &&
-		(run_has_disks() || truth.owing[w->node] == w->incarnation))
+	if (told)
+		page->remover = 0;
+	/* the engine ended, and its disk may not have recorded the removal */
+	if (!told && engine_ended(w, result) && run_has_disks())
 		page_unsure(page, w->value);
 	if (told && truth.calm)
 		entries_dropped(w);
@@ -400,6 +429,10 @@ void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done t
 		.then = then,
 		.context = context};
 	page->busy |= kind != CALL_GET;
+	if (kind == CALL_REMOVE) {
+		page->untold = page->value;
+		page->remover = w->incarnation;
+	}
 	page->value += kind == CALL_REMOVE;
 	page->set &= kind != CALL_REMOVE;
 	truth.calls++;

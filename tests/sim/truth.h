@@ -71,8 +71,8 @@ bool truth_busy(uint64_t number);
 unsigned truth_open_calls(void);
 /* No fault is in progress, nor was one lately. */
 void truth_calm(bool calm);
-/* The engine of this node ends now, or loses its memory. */
-void truth_ends(unsigned node);
+/* The engine of this node ends now; `kept`: its memory is kept for the next one. */
+void truth_ends(unsigned node, bool kept);
 /* After two quiet rounds: judges all shards, and what all readers read. Ends with removals. */
 void truth_judge(void);
 /* Adds the figures of the oracle to the report, if it was open. */

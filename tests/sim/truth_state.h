@@ -12,8 +12,8 @@ struct page_state {
 	uint64_t value;   /* that a set stores now; values start at 1 */
 	uint64_t dead;    /* this value and lower ones are removed, as a removal has said */
 	uint64_t unsure;  /* this value and lower ones may be removed or not */
-	uint64_t untold;  /* the value of the last removal that was neither hit nor miss, */
-	uint64_t remover; /* and the incarnation of the engine that goes on with it */
+	uint64_t untold;  /* the value of a removal that was not yet, or neither, hit or miss, */
+	uint64_t remover; /* and the incarnation of the engine that was asked; 0: there is none */
 	uint64_t left;    /* page_left() when a set said hit */
 	bool set;         /* a set said hit, and no removal began since, */
 	uint64_t holders; /* and a bit for each node whose page it stored or found */
@@ -34,7 +34,6 @@ struct truth {
 	struct page_state *page;
 	unsigned calls; /* in progress */
 	struct seen_map map[FAULT_NODES_MAX];
-	uint64_t owing[FAULT_NODES_MAX]; /* incarnation that ended and owed Forgets: truth_ends() */
 	bool calm;
 	uint64_t ends[CALL_KINDS][CALL_ENDS];
 	uint64_t broken[RULES];

@@ -421,19 +421,9 @@ static void ctl_serve_publish(struct ctl *ctl, struct ctl_channel *c, unsigned a
 
 /* ---- the other ops --------------------------------------------------------------------------- */
 
-/*
- * Serves a client's report of a stale entry. A report about a page of this host that is as the
- * index says is a mistake or a lie, and is ignored.
- */
+/* Serves a client's report of a stale entry. */
 static void ctl_serve_stale(struct ctl *ctl, const struct ctl_op *op)
 {
-	const struct index_entry *e;
-
-	if (op->ref == ctl->control->ref) {
-		e = index_find(ctl->control->index, &op->key);
-		if (e && e->place == op->place && e->generation == op->generation)
-			return;
-	}
 	directory_stale(ctl->control, &op->key,
 		&(struct location){
 			.ref = op->ref, .place = op->place, .generation = op->generation});

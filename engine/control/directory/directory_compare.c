@@ -356,10 +356,10 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
  */
 static void lacks_differing(struct directory *dir, struct owner *owner)
 {
-	uint32_t from = (uint32_t)(net_random() % MAP_SLOTS), had = owner->walk.slots;
 	uint64_t now_ns = net_now();
 	bool few = owner->refuses && !owner->fresh && owner->whole_ns &&
 		   now_ns - owner->whole_ns < COMPARE_FULL_NS;
+	uint32_t from = few ? net_random() % MAP_SLOTS : 0, had = owner->walk.slots;
 
 	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
 		uint32_t slot = (from + i) % MAP_SLOTS;

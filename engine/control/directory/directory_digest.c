@@ -244,22 +244,13 @@ static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
 /* True if member `ref` should have this entry: it names a page of this engine, by its one name. */
 static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_entry *entry)
 {
-	struct control *control = dir->control;
-	const struct index_entry *ours;
+	const struct location at = {dir->control->ref, entry->place, entry->generation};
 	struct page_key key;
 
-	if (place_on_disk(entry->place)) {
-		if (tier_opens(control))
-			return true;
-		if (!tier_named(control, entry->place, entry->generation, &key))
-			return false;
-	} else {
-		if (!page_key_at(control, entry->place, entry->generation, &key))
-			return false;
-		ours = index_find(control->index, &key);
-		if (!ours || ours->place != entry->place)
-			return false;
-	}
+	if (place_on_disk(entry->place) && tier_opens(dir->control))
+		return true;
+	if (!location_names(dir->control, &at, &key))
+		return false;
 	return dir_tag(&key) == entry->tag && slot_has(dir, map_slot_of(&key), ref);
 }
 

@@ -85,8 +85,8 @@ struct index_entry;
 #define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
 #define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
 /*
- * An owner that refuses entries is published at most these slots in one comparison, until this time
- * after it was last published more
+ * For COMPARE_FULL_NS after a larger publish, an owner that refuses entries is published at most
+ * COMPARE_FULL_SLOTS slots in one comparison
  */
 #define COMPARE_FULL_SLOTS (MAP_SLOTS / 128)
 #define COMPARE_FULL_NS (600ull * 1000000000)
@@ -567,9 +567,11 @@ bool owner_full(const struct directory *directory, const struct owner *owner, en
 /* Refs of former owners of the slot that may have entries. Returns their number. */
 unsigned formers_of(
 	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
+/* The key of the page of this engine that is at `at`. False: none is. */
+bool location_names(struct control *control, const struct location *at, struct page_key *ret_key);
 /*
- * True if `at` names this engine, which has the page there: its entry is right, and who says
- * otherwise is wrong or late.
+ * True if an entry of `key` with this location is that of a page of this engine, which is there:
+ * who says that it is wrong, is. An entry has no key: others with its tag and bucket are the same.
  */
 bool location_right(struct control *control, const struct page_key *key, const struct location *at);
 /* Tells member `ref` of a removal that it has missed. */

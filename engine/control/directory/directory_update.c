@@ -563,15 +563,27 @@ static unsigned places_of(
 	return count;
 }
 
+bool location_names(struct control *control, const struct location *at, struct page_key *ret_key)
+{
+	const struct index_entry *ours;
+
+	if (at->ref != control->ref)
+		return false;
+	if (place_on_disk(at->place))
+		return tier_named(control, at->place, at->generation, ret_key);
+	if (!page_key_at(control, at->place, at->generation, ret_key))
+		return false;
+	ours = index_find(control->index, ret_key);
+	return ours && ours->place == at->place;
+}
+
 bool location_right(struct control *control, const struct page_key *key, const struct location *at)
 {
-	struct location own[PLACES_MAX];
-	unsigned places = at->ref == control->ref ? places_of(control, key, own) : 0;
+	uint32_t bits = control->shard->bits;
+	struct page_key ours;
 
-	for (unsigned i = 0; i < places; i++)
-		if (own[i].place == at->place && own[i].generation == at->generation)
-			return true;
-	return false;
+	return location_names(control, at, &ours) && dir_tag(&ours) == dir_tag(key) &&
+	       dir_bucket_first(&ours, bits) == dir_bucket_first(key, bits);
 }
 
 void directory_stale(struct control *control, const struct page_key *key, const struct location *at)

@@ -185,8 +185,10 @@ static void an_owner_that_had_no_room_gets_some_entries_at_a_time(void **state)
 	assert_in_range(refused_once(owner, first), KEYS / 3 + COMPARE_FULL_SLOTS * 3 / 4,
 		KEYS / 3 + COMPARE_FULL_SLOTS * 5 / 4);
 	assert_in_range(counted(COUNTER_slots_differ), COMPARE_FULL_SLOTS + 1, KEYS);
-	(void)refused_once(owner, second);
-	assert_memory_not_equal(first, second, sizeof(first)); /* others have their turn, too */
+	/* others have their turn, too; two of 500 random slots begin at the same page */
+	for (unsigned n = 0; n == 0 || (n < 5 && !memcmp(first, second, sizeof(first))); n++)
+		(void)refused_once(owner, second);
+	assert_memory_not_equal(first, second, sizeof(first));
 	assert_int_equal(owner->whole_ns, begun_ns);
 	compare_once();
 	assert_true(all_found());

@@ -169,11 +169,8 @@ void __wrap_departed_add(struct directory *dir, uint32_t ref);
 void __wrap_departed_add(struct directory *dir, uint32_t ref)
 {
 	__real_departed_add(dir, ref);
-	if (world.mutant != MUTANT_SWEEP_AT_ONCE)
-		return;
-	dir->sweep.departeds = 0;
-	dir->sweep.left = 1ull << dir->control->shard->bits;
-	move_soon(dir);
+	if (world.mutant == MUTANT_SWEEP_AT_ONCE)
+		departed_tick(dir, UINT64_MAX);
 }
 
 bool __real_directory_serve_relay(

@@ -68,7 +68,7 @@ static bool sweep_keeps(void *context, uint32_t ref)
 	for (unsigned i = 0; i < dir->sweep.departeds; i++)
 		if (dir->sweep.departed[i].ref == ref)
 			return true;
-	return member_by_ref(control, ref) != NULL;
+	return is_member(context, ref);
 }
 
 void sweep_slice(struct directory *dir)

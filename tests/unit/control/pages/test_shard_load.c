@@ -77,7 +77,6 @@ static void room_is_found_two_moves_away(void **state)
 	(void)state;
 	for (unsigned table = 0; table < 20; table++) {
 		struct shard shard = shard_new(4096);
-
 		struct page_key key = key_of(random_next());
 
 		while (shard_insert(&shard, &key, REF, 1, 1) == 0)

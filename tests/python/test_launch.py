@@ -123,7 +123,16 @@ class Launch(Engines):
             store = PeerCacheStore(config((0, 5, 9), extra(self.socket)), {})
             self.assertEqual(len(engines_at(self.socket)), 1)
             store.close()
-        self.gone()
+            # the engine of the last store has ended when close() returns
+            self.assertEqual((os.path.exists(self.socket), engines_at(self.socket)), (False, []))
+
+    def test_close_returns_at_once_while_another_store_is_open(self):
+        first, last = (PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+                       for _ in range(2))
+        with mock.patch.object(launch.time, "sleep", side_effect=AssertionError("it waits")):
+            first.close()
+        last.close()
+        self.assertEqual(engines_at(self.socket), [])
 
     def test_an_engine_that_dies_is_started_again(self):
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})

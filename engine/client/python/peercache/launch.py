@@ -32,6 +32,8 @@ START_SECONDS = 120.0  # time-out of a start or restart: a pause of systemd, and
 FAILED_SECONDS = 10.0  # time in which a failed start is not repeated
 LOG_BYTES = 2000       # bytes of the engine's log that an error quotes
 LOOK_SECONDS = 0.01    # time between two checks for the engine; an engine takes longer to restart
+NOTICE_SECONDS = 0.2   # time-out for a keeper to notice that its last client has gone
+END_SECONDS = 3.0      # time-out for an engine to end after its last client
 
 
 class FileLock:
@@ -299,6 +301,32 @@ def keeper_ended(config: Config) -> bool:
         return False
 
 
+def wait_ended(config: Config) -> None:
+    """Waits, at most END_SECONDS, while the keeper ends its engine after the last client.
+
+    Returns at once if another store is open, and after NOTICE_SECONDS if no keeper waits for
+    clients, because the engine is systemd's.
+    """
+    def free(file: str, how: int) -> bool:
+        try:
+            FileLock(config.engine_socket + file, how | fcntl.LOCK_NB).release()
+            return True
+        except BlockingIOError:
+            return False
+
+    start = time.monotonic()
+    try:
+        while True:
+            passed = time.monotonic() - start
+            last = free(".clients", fcntl.LOCK_EX)  # if a keeper waits, it takes the lock next
+            if passed > (NOTICE_SECONDS if last else END_SECONDS) or \
+                    not last and free(".clients", fcntl.LOCK_SH) or free(".keeper", fcntl.LOCK_EX):
+                return
+            time.sleep(LOOK_SECONDS)
+    except OSError:
+        return  # the files are gone, or another user's
+
+
 def log_bytes(config: Config) -> int:
     """Size of the engine's log in bytes; 0 without a log."""
     try:
@@ -500,7 +528,8 @@ class Attachment:
     def close(self) -> None:
         """Closes the session after its running calls, and releases the lock on .clients.
 
-        After the last client's release the keeper ends the engine. May be called twice.
+        After the last client's release the keeper ends the engine; this waits for it, at most
+        END_SECONDS, so that nothing of it is left when this returns. May be called twice.
         """
         session, self.session = self.session, None
         clients, self.clients = self.clients, None
@@ -510,3 +539,4 @@ class Attachment:
         finally:
             if clients:
                 clients.release()
+                wait_ended(self.config)

@@ -141,10 +141,12 @@ static void down_print(struct clear_run *run)
 }
 
 /* What the exit status means. */
-static void verdict_print(const struct clear_run *run)
+static void verdict_print(const struct clear_run *run, int rc)
 {
 	if (run->failed)
 		fprintf(stderr, "not all hosts are known to be empty: %u are not\n", run->failed);
+	else if (rc)
+		fprintf(stderr, "%s\n", pc_error());
 	else
 		fputs("all hosts are empty\n", stderr);
 }
@@ -170,7 +172,7 @@ static int clear_cluster(struct ctl_run *ctl)
 		print_json(o, stdout);
 	} else {
 		json_object_put(run.hosts);
-		verdict_print(&run);
+		verdict_print(&run, rc);
 	}
 	json_object_put(run.report);
 	return rc || run.failed ? 1 : 0;

@@ -148,13 +148,14 @@ enum ctl_kind {
 	 * removes the pages of the host of the engine `ref` (0: of this host), in memory and on
 	 * disk, whose keys are of the group that `key` has the bits of (page_key_grouped()); count
 	 * 1: all pages. Answered when they are gone, also for the time after a crash, with OP_HIT.
-	 * Any other answer has the reason, an enum ctl_cleared, in `length`. Both have the number
+	 * `length` has the reason of any other answer, an enum ctl_cleared; if this engine was asked
+	 * by its ref, as one host of the cluster, OP_HIT may come with CLEARED_AWAY. Both have the number
 	 * of pages removed so far, its low 32 bits in `place`, and in `generation`
 	 */
 	CTL_CLEAR = 11,
 };
 
-/* Why a host is not known to be empty. The last three are about another host only. */
+/* Why a host is not known to be empty. GONE is about another host only. */
 enum ctl_cleared {
 	CLEARED_ALL = 0,      /* it is */
 	CLEARED_VOLATILE = 1, /* its disk did not record the removals */
@@ -162,6 +163,8 @@ enum ctl_cleared {
 	CLEARED_LATE = 3,     /* the deadline has passed; the host goes on */
 	CLEARED_SILENT = 4,   /* its engine does not answer */
 	CLEARED_GONE = 5,     /* it is no member, or left the map meanwhile */
+	/* with OP_HIT: it is; but a member that is away, or not found yet, may have pages */
+	CLEARED_AWAY = 6,
 	CLEARED_REASONS
 };
 

@@ -92,7 +92,8 @@ static const char *clear_text(const struct clear_host *host, enum pc_result resu
 		[CLEARED_LATE] =
 			"the engine has not removed all pages yet, and goes on; ask again, or raise the time-out",
 		[CLEARED_SILENT] = "its engine does not answer",
-		[CLEARED_GONE] = "it has left the cluster meanwhile"};
+		[CLEARED_GONE] = "it has left the cluster meanwhile",
+		[CLEARED_AWAY] = "a host that is away may come back with pages"};
 
 	switch (result) {
 	case PC_HIT: return NULL;
@@ -250,6 +251,19 @@ static uint32_t clear_hosts(struct pc_channel *ch, struct clear_host *ret)
 	return members ? n : 0;
 }
 
+/* Whether a host has become a member that was not asked. */
+static bool clear_joined(struct pc_channel *ch, const struct clear_host *host, uint32_t hosts)
+{
+	struct clear_host *now = malloc(HOSTS_MAX * sizeof(*now));
+	uint32_t n = now ? clear_hosts(ch, now) : 0, same = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t j = 0; j < hosts; j++)
+			same += now[i].ref == host[j].ref;
+	free(now);
+	return !n || same != n;
+}
+
 int pc_clear_cluster(struct pc_channel *ch, const char *group, unsigned timeout_ms,
 	pc_cleared_call told, void *context)
 {
@@ -281,6 +295,9 @@ int pc_clear_cluster(struct pc_channel *ch, const char *group, unsigned timeout_
 	else if (to.failed || to.left)
 		rc = error_set(-EHOSTUNREACH, "%u of %u hosts are not known to be empty",
 			to.failed + to.left, hosts);
+	else if (host->why == CLEARED_AWAY || clear_joined(ch, host, hosts))
+		rc = error_set(-EHOSTUNREACH,
+			"a host that is away, or has come back meanwhile, may have pages: ask again when all hosts are members");
 	free(host);
 	return rc;
 }

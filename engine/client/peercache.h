@@ -310,11 +310,11 @@ typedef void (*pc_cleared_call)(void *context, const struct pc_cleared *host, un
  * The same on all hosts of the cluster at once: the engine of this host asks those of the others,
  * 64 at a time. `told`, which may be NULL, is called in this thread for each host when it has
  * answered, or when it is known that it will not: it may not use the channel. Other hosts that are
- * not members at the beginning of the call are neither asked nor counted: pages that they have on
- * disk, or that a keeper keeps, come back with them. `peercachectl clear --cluster` names them.
+ * not members at the beginning of the call are not asked: pages that they have on disk, or that a
+ * keeper keeps, come back with them. `peercachectl clear --cluster` names them.
  *
- * Returns 0: all are empty. Errors: -EHOSTUNREACH: some are not known to be. -ENOTCONN, -ENOMEM,
- * -EINVAL.
+ * Returns 0: all are empty, and no host is away that was a member in the last 10 minutes. Errors:
+ * -EHOSTUNREACH: some are not known to be empty. -ENOTCONN, -ENOMEM, -EINVAL.
  *
  *   pc_clear_cluster(ch, "llama-70b", 60000, NULL, NULL);
  */

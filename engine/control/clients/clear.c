@@ -39,7 +39,8 @@ struct clear_request {
 	TAILQ_ENTRY(clear_request) next;
 	struct page_key group;
 	bool all;
-	uint32_t later;              /* of a client of this host: number of ctl_later() */
+	bool away;      /* one of the whole cluster, and removals_missing() when it began */
+	uint32_t later; /* of a client of this host: number of ctl_later() */
 	struct clear_member *member; /* of another engine, and the serial of its Clear; or NULL */
 	uint64_t serial;
 	enum clear_phase phase;
@@ -250,6 +251,8 @@ static void clear_finish(struct control *control, struct clear_request *r)
 		clear_end_send(control, r);
 	} else {
 		clear_answer_of(clears->failed ? CLEARED_VOLATILE : CLEARED_ALL, r->pages, &done);
+		if (r->away && !clears->failed)
+			done.length = CLEARED_AWAY;
 		ctl_later_answer(control->ctl, r->later, &done);
 	}
 	clears->failed = false;
@@ -360,6 +363,7 @@ static bool clear_add(struct control *control, struct ctl_channel *c, const stru
 		clear_free(clears, r);
 		return false;
 	}
+	r->away = op->ref != 0 && removals_missing(control);
 	TAILQ_INSERT_TAIL(&clears->local, r, next);
 	return true;
 }

@@ -139,6 +139,11 @@ struct removals_options {
 	void (*opened)(struct control *control, bool drop);
 };
 size_t removals_bytes(void);
+/*
+ * True if an engine that is not on the map may have pages: a member that left and is expected back,
+ * or one that this engine has not found yet.
+ */
+bool removals_missing(const struct control *control);
 /* Returns 0, or -ENOMEM: the memory stays the caller's. */
 int removals_open(struct control *control, const struct removals_options *options);
 void removals_close(struct control *control);

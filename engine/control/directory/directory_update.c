@@ -647,7 +647,7 @@ void directory_forget(
 
 	if (!update)
 		return;
-	if (removals_missing(control) || member_seeking(control))
+	if (removals_missing(control))
 		update->unsafe++;
 	for (unsigned peer = 0; peer < table->peers_used; peer++) {
 		const struct member *member = member_table_peer(table, peer);

@@ -206,7 +206,7 @@ void removals_state_set(
 
 bool removals_missing(const struct control *control)
 {
-	return control->removals && control->removals->absent;
+	return (control->removals && control->removals->absent) || member_seeking(control);
 }
 
 /* ---- telling: a member gets what it has missed ----------------------------------------------- */

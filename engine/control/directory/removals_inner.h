@@ -128,8 +128,6 @@ void removals_state_set(
 	struct control *control, const struct removal *removal, enum removal_state state);
 /* The member has sent one more part of what this engine has missed: its Told is not late. */
 void removals_served(struct rpc_link *link);
-/* True if a member has left the map that is expected back: it may have what is removed now. */
-bool removals_missing(const struct control *control);
 /* True if this engine may have pages that were removed while it was away: it publishes none. */
 bool removals_held(const struct control *control);
 

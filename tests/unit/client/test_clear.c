@@ -30,6 +30,21 @@ static uint32_t do_clears(struct fake *f, const struct ctl_op *op)
 	return hold_clears(f, op) == FAKE_HOLD ? OP_HIT : FAKE_DO;
 }
 
+/* A third host is on the map when the first one is asked. The fake engine's thread, with its lock. */
+static uint32_t do_clears_and_grow(struct fake *f, const struct ctl_op *op)
+{
+	struct map_shared *map = &f->status->map;
+	struct map_member m = map_member_unpack(map->member[FAKE_A]);
+
+	if (op->kind == CTL_CLEAR && map->peers == 2) {
+		m.ref = 0x50002;
+		m.peer = 2;
+		shm_store64(&map->member[2], map_member_pack(&m));
+		shm_store_release(&map->peers, 3);
+	}
+	return do_clears(f, op);
+}
+
 static void on_cleared(void *context, const struct pc_cleared *host, unsigned left)
 {
 	(void)left;
@@ -109,6 +124,29 @@ static void a_host_that_is_on_the_map_is_asked_once(void **state)
 	assert_int_equal(asked, 0);
 }
 
+static void say_away(struct fake *f, struct ctl_done *answer)
+{
+	(void)f;
+	answer->length = CLEARED_AWAY;
+}
+
+/* All that were asked are empty, and yet another one may have pages. */
+static void a_host_that_is_away_or_comes_back_meanwhile_is_no_empty_one(void **state)
+{
+	(void)state;
+	map_set(2, true);
+	LET(on_ctl, do_clears);
+	LET(on_ctl_done, say_away);
+	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), -EHOSTUNREACH);
+	assert_int_equal(failed, 0);
+	assert_non_null(strstr(pc_error(), "away"));
+	LET(on_ctl_done, NULL);
+	map_set(2, true);
+	LET(on_ctl, do_clears_and_grow);
+	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), -EHOSTUNREACH);
+	assert_int_equal(failed, 0);
+}
+
 /* All hosts are told of, also when the engine of this host ends meanwhile. */
 static void a_lost_engine_is_told_for_each_host(void **state)
 {
@@ -126,6 +164,7 @@ int main(void)
 		RIG_TEST(hosts_that_were_not_asked_are_not_called_silent),
 		RIG_TEST(a_host_that_is_not_on_its_own_map_is_cleared),
 		RIG_TEST(a_host_that_is_on_the_map_is_asked_once),
+		RIG_TEST(a_host_that_is_away_or_comes_back_meanwhile_is_no_empty_one),
 		RIG_TEST(a_lost_engine_is_told_for_each_host),
 	};
 

@@ -114,6 +114,12 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	(void)control, (void)ref;
 }
 
+bool removals_missing(const struct control *control)
+{
+	(void)control;
+	return false;
+}
+
 bool directory_busy(const struct control *control)
 {
 	(void)control;

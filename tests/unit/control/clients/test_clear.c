@@ -410,6 +410,35 @@ static void a_host_that_leaves_is_gone(void **state)
 	end(-1);
 }
 
+/* It may come back with pages: only a clear of the cluster is told so. */
+static void a_host_that_left_is_away_until_it_is_back(void **state)
+{
+	uint32_t ref = pair_open(300), own = node[0].control.ref;
+
+	(void)state;
+	assert_true(nodes_until(!removals_missing(&node[0].control), 3000));
+	client_clears(own, 60000);
+	clears_run(0);
+	assert_int_equal(answer[0].length, CLEARED_ALL);
+	clear_close(&node[1].control);
+	node_close(1);
+	assert_true(nodes_until(!member_by_ref(&node[0].control, ref), 5000));
+	client_clears(own, 60000);
+	client_clears(0, 60000);
+	clears_run(0);
+	assert_int_equal(answers, 3);
+	assert_int_equal(answer[1].status, OP_HIT);
+	assert_int_equal(answer[1].length, CLEARED_AWAY);
+	assert_int_equal(answer[2].length, CLEARED_ALL);
+	/* it comes back after the clear began: it was not asked */
+	client_clears(own, 60000);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree() && !removals_missing(&node[0].control), 5000));
+	clears_run(0);
+	assert_int_equal(answer[3].length, CLEARED_AWAY);
+	end(-1);
+}
+
 static void a_silent_host_is_named_after_ten_seconds(void **state)
 {
 	uint32_t ref = pair_open(60000);
@@ -461,6 +490,7 @@ int main(void)
 		T(a_client_is_told_what_the_other_host_did),
 		T(what_a_later_life_asks_is_no_repeat),
 		T(a_host_that_leaves_is_gone),
+		T(a_host_that_left_is_away_until_it_is_back),
 		T(a_silent_host_is_named_after_ten_seconds),
 		T(a_pause_of_this_engine_makes_no_host_silent),
 	};

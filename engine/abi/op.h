@@ -148,9 +148,10 @@ enum ctl_kind {
 	 * removes the pages of the host of the engine `ref` (0: of this host), in memory and on
 	 * disk, whose keys are of the group that `key` has the bits of (page_key_grouped()); count
 	 * 1: all pages. Answered when they are gone, also for the time after a crash, with OP_HIT.
-	 * `length` has the reason of any other answer, an enum ctl_cleared; if this engine was asked
-	 * by its ref, as one host of the cluster, OP_HIT may come with CLEARED_AWAY. Both have the number
-	 * of pages removed so far, its low 32 bits in `place`, and in `generation`
+	 * `length` has the reason of any other answer, an enum ctl_cleared; if this engine is
+	 * named by its ref, as one host of the cluster, OP_HIT may come with CLEARED_AWAY. All
+	 * answers have the number of pages removed so far, its low 32 bits in `place`, and in
+	 * `generation`
 	 */
 	CTL_CLEAR = 11,
 };

@@ -30,7 +30,7 @@ static uint32_t do_clears(struct fake *f, const struct ctl_op *op)
 	return hold_clears(f, op) == FAKE_HOLD ? OP_HIT : FAKE_DO;
 }
 
-/* A third host is on the map when the first one is asked. The fake engine's thread, with its lock. */
+/* A third host is on the map when the first one is asked. The fake's thread, with its lock. */
 static uint32_t do_clears_and_grow(struct fake *f, const struct ctl_op *op)
 {
 	struct map_shared *map = &f->status->map;

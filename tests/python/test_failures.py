@@ -135,6 +135,21 @@ class Results(FailureTest):
                     self.assertEqual(call("x", self.keys(1), ptrs, sizes, 20000, True), [False])
         self.assertEqual(session.failures()["invalid"][:2], (10, 10))
 
+    def test_a_staged_page_that_is_no_hit_is_left_as_it_was(self):
+        """A miss is not the only one: what the stage has of an earlier page must not be copied."""
+        session = Session(self.engines.sockets[0])
+        self.addCleanup(session.close)
+        keys, at = self.keys(3), ctypes.create_string_buffer(b"a" * 8192, 8192)
+        where = ctypes.addressof(at)
+        self.assertEqual(session.set("x", keys[:1], [where], [4096], 20000, True), [True])
+        ctypes.memset(at, ord("b"), 8192)
+        # of another length; a miss; no key
+        self.assertEqual(session.get("x", [keys[0], keys[1], "", keys[0]],
+                                     [where, where, where, where + 4096], [8192, 8192, 8192, 4096],
+                                     20000, True), [False, False, False, True])
+        self.assertEqual(at.raw, b"b" * 4096 + b"a" * 4096)
+        self.assertEqual(session.failures()["invalid"][0], 2)
+
     def test_one_text_in_place_of_a_list_of_keys_is_refused(self):
         session = Session(self.engines.sockets[0])
         self.addCleanup(session.close)

@@ -292,10 +292,14 @@ class Namespaces(StoreTest):
                           for name in ("auto", "fp8_e4m3", "fp8_e5m2")}, {fnuz})
         self.assertNotIn(key_of("nvfp4"), (e4m3, e5m2, fnuz))
         self.assertEqual(key_of("fp8_e5m2", draft="fp8_e4m3"), e5m2)
-        drafts = [key_of("fp8_e4m3", draft=draft, name="draft")
-                  for draft in (None, "fp8_e4m3", "fp8_e5m2")]
-        self.assertEqual(drafts[0], drafts[1])
-        self.assertNotEqual(drafts[1], drafts[2])
+        self.assertEqual(key_of("nvfp4", "torch.float8_e4m3fnuz"), key_of("nvfp4"))
+        for name in ("draft", "draft_swa", "draft_indexer"):
+            drafts = [key_of("fp8_e4m3", draft=draft, name=name)
+                      for draft in (None, "fp8_e4m3", "fp8_e5m2")]
+            self.assertEqual(drafts[0], drafts[1])
+            self.assertNotEqual(drafts[1], drafts[2])
+        self.assertEqual(key_of("fp8_e5m2", draft="fp8_e4m3", name="swa"),
+                         key_of("fp8_e5m2", name="swa"))
         self.assertEqual(key_of("fp8_e4m3", dtype="torch.bfloat16"),
                          key_of("auto", dtype="torch.bfloat16"))
 

@@ -219,6 +219,9 @@ class Restarts(Keeper):
 
     def test_an_engine_that_is_not_ready_in_time_is_killed_unless_it_extends_the_time(self):
         seconds = int(8 * harness.SLOW)  # enough for Python to start on a busy machine
+        self.keep(options=["--start-timeout", str(seconds)])
+        self.ready()  # in time: nothing ends it later
+        self.socket += "2"
         keeper = self.keep(options=["--start-timeout", str(seconds)])
         extends = self.engine()
         extends.tell("EXTEND_TIMEOUT_USEC=600000000")

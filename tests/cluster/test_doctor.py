@@ -126,6 +126,10 @@ TREES = {
         {"proc/self/limits": LIMITS.replace("8388608              unlimited",
                                             "8388608              8388608  ")}, DEVICES,
         "limits", "/proc/self/limits", r"LimitMEMLOCK=infinity"),
+    "memory can be locked for one of two NICs": (
+        {"proc/self/limits": LIMITS.replace("8388608              unlimited",
+                                            f"8388608              {3 << 30}")}, DEVICES,
+        "limits", "/proc/self/limits", r"LimitMEMLOCK=infinity"),
     "the container has a CPU limit": (
         {"sys/fs/cgroup/pod/cpu.max": "200000 100000"}, DEVICES, "cgroup", "cpu.max of cgroup /pod",
         r"CPUQuota="),

@@ -214,6 +214,8 @@ class Clear(harness.ClusterTest):
             os.kill(engines.process[2].pid, signal.SIGCONT)
         # the request waited in the socket of the frozen engine
         harness.wait_for(lambda: engines.figure(2, "pages") == 0, 30, "it is emptied when it runs")
+        hosts, got = self.ctl_cluster(engines, 1)  # each of the two alone is a failure
+        self.assertEqual([name for name in names if "failed" in hosts[name]], names[3:])
         self.stop_cleanly(engines)
 
     def test_a_stopped_engine_does_not_keep_the_caller(self):

@@ -274,6 +274,17 @@ class Fails(Run):
         self.assertIn("failed requests: 1, an empty answer", self.out)
         self.assertRegex(self.out, "run +turn +requests +failed")
 
+    def test_rates_count_answers_and_times_those_that_were_answered(self):
+        replies = {user: server.Reply(user, {"meta_info": {"prompt_tokens": 8, "cached_tokens": 6}})
+                   for user in (1, 2, 6)}
+        row = turns.Turn(replies, {"a": 2, "b": 1}, 1.5, 9, (6., .75)).row()
+        self.assertEqual({name: row[name] for name in (
+            "requests", "failed", "requests_per_s", "cpu_ms", "store_cpu_ms", "prompt_tokens",
+            "hit_tokens", "hit_ratio", "ttft_p50_ms", "ttft_p99_ms")}, {
+                "requests": 6, "failed": 3, "requests_per_s": 2, "cpu_ms": 2000,
+                "store_cpu_ms": 250, "prompt_tokens": 24, "hit_tokens": 18, "hit_ratio": .75,
+                "ttft_p50_ms": 2000, "ttft_p99_ms": 6000})
+
     def test_what_is_no_answer_of_sglang_has_a_name(self):
         meta = {"prompt_tokens": 4, "cached_tokens": 2}
         for got, name in (

@@ -224,22 +224,30 @@ static void impossible_credit_requests_are_invalid(void **state)
 static void a_channel_never_holds_more_credits_than_the_maximum(void **state)
 {
 	struct ctl_done done;
-	unsigned hits = 0, full = 0;
+	static const struct {
+		uint16_t count;
+		bool full;
+	} step[] = {{CREDITS_MAX / 2 - 8, false}, {CREDITS_MAX / 2 - 8, false},
+		{CREDITS_MAX / 2 - 8, true}, {17, true}, {16, false}, {1, true}};
+	unsigned hits = 0;
 	struct client c;
 
 	(void)state;
 	client_open(&c, 0);
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < sizeof(step) / sizeof(step[0]); i++) {
+		unsigned full = 0;
+
+		/* 2,048 pages of 4,096 bytes are all that a rail has */
 		put(&c, (struct ctl_op){.kind = CTL_CREDIT,
 				.rail = (uint8_t)(i % RAILS),
-				.count = CREDITS_MAX / 2 - 8,
+				.count = step[i].count,
 				.length = 4096});
 		turns();
 		while (got(&c, &done))
 			done.status == OP_HIT ? hits++ : full++;
+		assert_int_equal(full, step[i].full);
 	}
-	assert_int_equal(full, 1);
-	assert_true(hits <= CREDITS_MAX);
+	assert_int_equal(hits, CREDITS_MAX);
 	assert_int_equal(hits, c.channel.credits.count);
 	assert_int_equal(control.evict->credits, hits);
 	client_close(&c);

@@ -82,9 +82,10 @@ struct fake {
 	pthread_mutex_t lock;
 	bool stop;
 	int listener;
-	int connection;      /* socket of the only client process; -1: none */
-	uint16_t version;    /* ABI version in the replies */
-	uint64_t rails_said; /* number of rails in the reply to HELLO */
+	int connection;       /* socket of the only client process; -1: none */
+	uint16_t version;     /* ABI version in the replies */
+	uint64_t rails_said;  /* number of rails in the reply to HELLO */
+	uint64_t region_said; /* region number in replies; 0: the right one */
 	int status_fd, shard_fd, pool_fd[FAKE_RAILS], heads_fd[FAKE_RAILS];
 	int control_kick, kick[FAKE_RAILS];
 	struct status_segment *status;

@@ -94,7 +94,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 		MAP_SHARED, ch->memfd, (off_t)l.staging);
 	f->region[STAGING_REGION(c)].bytes = STAGING_BYTES;
 	reply->a = c;
-	reply->b = STAGING_REGION(c);
+	reply->b = f->region_said ? f->region_said : STAGING_REGION(c);
 	fds[0] = ch->memfd;
 	fds[1] = ch->wake_client;
 	*count = 2;
@@ -116,7 +116,7 @@ static void add_region(
 	f->region[r].bytes = request->b;
 	f->region[r].base =
 		mmap(NULL, request->b, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)request->a);
-	reply->a = r;
+	reply->a = f->region_said ? f->region_said : r;
 }
 
 static int report(struct attach_reply *reply)

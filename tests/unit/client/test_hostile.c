@@ -168,6 +168,23 @@ static void an_invalid_hello_reply_is_refused(void **state)
 	}
 }
 
+static void a_region_number_beyond_the_table_is_refused(void **state)
+{
+	static const uint64_t number[] = {1, REGION_CLIENT_0 - 1, REGIONS_MAX, REGIONS_MAX + 1,
+		1ull << 16 | REGION_CLIENT_0, 1ull << 32 | REGION_CLIENT_0, UINT64_MAX};
+	struct pc_channel *other = NULL;
+	void *at = NULL;
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(number) / sizeof(number[0]); k++) {
+		LET(region_said, number[k]);
+		assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
+		assert_int_equal(pc_memory_alloc(pc, 4096, &at), -EPROTO);
+	}
+	LET(region_said, 0);
+	assert_int_equal(pc_memory_alloc(pc, 4096, &at), 0);
+}
+
 static uint32_t first_cookie;
 static unsigned pages_seen;
 
@@ -251,6 +268,7 @@ int main(void)
 		RIG_TEST(an_answer_that_says_no_hit_of_a_page_is_none),
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),
+		RIG_TEST(a_region_number_beyond_the_table_is_refused),
 		RIG_TEST(a_repeated_answer_completes_no_other_page),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
 		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate),

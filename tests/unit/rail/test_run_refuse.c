@@ -57,6 +57,7 @@ static void a_header_out_of_range_refuses_the_run(void **state)
 	struct draft d;
 
 	pages_put(w, 64, 2, 5, 8192);
+	world_region_beyond(w);
 	REFUSED(d.run.pages = 0);
 	REFUSED(d.run.pages = RUN_PAGES_MAX + 1);
 	REFUSED(d.run.pages = 255);

@@ -99,6 +99,7 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 
 	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
 	world_settle(w);
+	world_region_beyond(w);
 #define REFUSED(change)                                                                            \
 	for (bad = 0; bad < op.segments; bad++) {                                                  \
 		s[0] = home_at(0, 8192 / op.segments);                                             \

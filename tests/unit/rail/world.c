@@ -69,6 +69,20 @@ uint64_t world_counter(struct world *w, enum counter which)
 	return counter[which];
 }
 
+void world_region_beyond(struct world *w)
+{
+	const struct region_slot slot = {.base = (uintptr_t)w->home,
+		.length = WORLD_HOME_BYTES,
+		.lkey = WORLD_LKEY,
+		.session = WORLD_SESSION,
+		.present = true};
+
+	static_assert(offsetof(struct rail, extent_lkey) ==
+			      offsetof(struct rail, region) + sizeof(w->rail->region),
+		"behind the table");
+	memcpy(w->rail->extent_lkey, &slot, sizeof(slot)); /* of numbers that no client has */
+}
+
 /* ---- clients --------------------------------------------------------------------------------- */
 
 struct client *client_new(struct world *w, uint32_t id, uint32_t session)

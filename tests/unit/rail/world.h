@@ -78,6 +78,9 @@ struct world {
 	uint8_t *home;
 };
 
+/* Makes what lies behind the table of regions look like a region of WORLD_SESSION. */
+void world_region_beyond(struct world *w);
+
 /* Allocate and free the memory of the peer and of the clients. */
 void world_memory(struct world *w);
 void world_memory_free(struct world *w);

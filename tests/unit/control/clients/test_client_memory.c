@@ -32,6 +32,7 @@ static void bad_memory_is_refused_and_leaks_nothing(void **state)
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 4096, UINT64_MAX, good), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, 0, 0, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, REGION_CLIENT_0, 0, -1), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, REGIONS_MAX, 0, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, UINT64_MAX, 0, -1), -EINVAL);
 	assert_int_equal(control.clients->regions, 0);
 	assert_int_equal(world.commands, 0);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks and the command lines of README.md and of the pages for users, read from the files.
+"""The blocks and the command lines of README.md, tools/README.md and the pages for users, read from
+the files.
 
-A block is fenced, with the language behind the fence; in README.md it is indented and its language
+A block is fenced, with the language behind the fence; in a README it is indented and its language
 is sh. A comment in its first line may name the hosts on which it runs: host-a, host-b, or both.
 """
 
@@ -13,6 +14,7 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAGES = os.path.join(ROOT, "config", "pages")
 README = os.path.join(ROOT, "README.md")
+README_TOOLS = os.path.join(ROOT, "tools", "README.md")
 README_ZH = os.path.join(ROOT, ".github", "README.zh.md")
 
 NAMES = ("README.md", "deployment.md", "getting-started.md", "migration.md", "operations.md",

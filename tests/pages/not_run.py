@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of README.md and of the pages that test_commands.py does not run, and why.
+"""The command lines of the READMEs and of the pages that test_commands.py and test_demo.py do not
+run, and why.
 
 A pattern of Python's re, which matches from the first character of a command. One that matches no
 command is an error.
@@ -9,6 +10,8 @@ import re
 
 NOT_RUN = {
     r"tools/install ": "apt installs packages; .ci/run runs it",
+    r"tools/package wheel": "python_wheel runs it",
+    r"python3 -m sglang\.launch_server ": "served runs the same lines, from the backend's README",
     r"apt install \./peercache-engine_": "python_deb installs the packages on a bare Debian",
     r"python3 -m venv (/opt/)?peercache && ": "python_wheel installs the wheel on a bare Debian",
     r"pip install (\./)?peercache[-=]": "python_wheel, python_install and python_migration do that",

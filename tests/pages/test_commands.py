@@ -9,7 +9,7 @@ import re
 import sys
 import unittest
 
-from commands import README, bare, commands, names, page, shell
+from commands import README, README_TOOLS, bare, commands, names, page, shell
 from hosts import Hosts, ROOT, missing
 from not_run import NOT_RUN, why_not
 
@@ -91,7 +91,7 @@ class Pages(unittest.TestCase):
 
 class List(unittest.TestCase):
     def test_each_reason_belongs_to_a_command(self):
-        paths = [README, *map(page, names())]
+        paths = [README, README_TOOLS, *map(page, names())]
         found = [command for path in paths for block in shell(path) for command in commands(block)]
         for pattern in NOT_RUN:
             self.assertTrue(any(re.match(pattern, command) for command in found), pattern)
@@ -101,9 +101,9 @@ class List(unittest.TestCase):
         self.assertEqual({heading for heading in headings if not re.match(r"\d\. ", heading)},
                          {"With NICs"})
 
-    def test_the_readme_has_no_command_that_needs_hosts(self):
+    def test_the_readmes_have_no_command_that_needs_hosts(self):
         """test_demo.py runs all that not_run.py does not name."""
-        for block in shell(README):
+        for block in shell(README) + shell(README_TOOLS):
             for command in commands(block):
                 if not why_not(bare(command)):
                     self.assertRegex(command, "^tools/")

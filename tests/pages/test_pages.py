@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 import cluster  # noqa: E402
 import pages  # noqa: E402
 
+BACKEND = os.path.join(ROOT, "engine", "client", "python", "README.md")
 ZH = os.path.join(PAGES, "zh")
 EXAMPLE = os.path.join(ROOT, "config", "examples", "eight-rails.conf")
 MACHINE = os.path.join(ROOT, "tests", "unit", "numa", "eight-nics.xml")
@@ -80,6 +81,12 @@ class Messages:
 
 
 class Truth(unittest.TestCase):
+    def test_the_launch_line_of_the_readme_is_that_of_the_backend(self):
+        """The suite served runs the latter."""
+        line, = [command for block in shell(README) for command in commands(block)
+                 if "sglang.launch_server" in command]
+        self.assertIn(line, [command for block in shell(BACKEND) for command in commands(block)])
+
     def test_each_line_of_a_log_is_a_message_of_the_sources(self):
         messages = Messages()
         lines = [line for name in names() for block in blocks(page(name))

@@ -42,7 +42,7 @@ def lines():
     """The block of README.md that begins with the installation of the wheel."""
     with open(os.path.join(TREE, "README.md"), encoding="utf-8") as file:
         text = file.read().splitlines()
-    begin = next(i for i, line in enumerate(text) if "pip install ./peercache-" in line)
+    begin = next(i for i, line in enumerate(text) if "-m venv peercache" in line)
     block = []
     for line in text[begin:]:
         if not line.startswith("    "):

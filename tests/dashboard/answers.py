@@ -184,6 +184,7 @@ def summary(**different):
 def cluster_row(number, **different):
     return {"name": f"node-{number:03}", "self": number == 0, "state": "up", "state_ms": 0,
             "software": "0.1.0", "severity": "ok", "finding": "", "why": "", "age_ms": 700,
+            "dashboard": f"http://10.0.{number // 256}.{number % 256}:31997/",
             "summary": summary(), **different}
 
 

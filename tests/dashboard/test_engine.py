@@ -152,6 +152,9 @@ class Engine(harness.PageTest):
         self.assertEqual(shape(real), shape(made))
         for row in real["rows"]:
             self.assertEqual(shape(row), shape(made["rows"][0]), "each row has a summary")
+        # The two have one address here, so the ports tell them apart.
+        self.assertEqual({row["name"]: row["dashboard"] for row in real["rows"]},
+                         {f"127.0.0.1:{engines.port[n]}": engines.served[n].url for n in (0, 1)})
         self.assertEqual(real["totals"]["get_hit_ratio"], -1, "no get yet")
         self.assertIn(real["rows"][0]["severity"], ("ok", "info"))
 

@@ -191,6 +191,26 @@ class Cluster(harness.PageTest):
                     self.assert_sound(page, fake)
                 page.close()
 
+    def test_the_row_of_another_member_leads_to_its_dashboard(self):
+        links = """[...document.querySelectorAll("#table-cluster tbody tr")].map(row =>
+            [...row.querySelectorAll("a")].map(a => a.href + " " + a.textContent).join())"""
+        fake = self.fake(5)
+        made = answers.cluster(5)
+        made["rows"][2]["dashboard"] = ""
+        made["rows"][3]["dashboard"] = "javascript:alert(1)//:1/"
+        made["rows"][4]["dashboard"] = "http://[fd00::4]:8080/"
+        fake.cluster = lambda: made
+        page = self.open(fake)
+        page.wait_text("#cluster-title", "5 of 5", FIRST_S)
+        self.assertEqual(page.js(links), [
+            "", "http://10.0.0.1:31997/ node-001", "", "", "http://[fd00::4]:8080/ node-004"])
+        made["rows"][1]["dashboard"], made["rows"][2]["dashboard"] = "", "http://gpu-2:31997/"
+        page.wait(f"({links})[2]", FIRST_S, "the new link")
+        self.assertEqual(page.js(links), [
+            "", "", "http://gpu-2:31997/ node-002", "", "http://[fd00::4]:8080/ node-004"])
+        self.assertEqual(rows(page)[1][0], "node-001", "the name stays without the link")
+        self.assert_sound(page, fake)
+
     def test_each_size_of_cluster_says_how_many_are_shown(self):
         for members in (0, 1, 64, 65):
             page = self.open(self.fake(members))

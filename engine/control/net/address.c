@@ -70,6 +70,16 @@ bool address_text_loopback(const char *host)
 	return strcasecmp(host, "localhost") == 0;
 }
 
+bool address_wildcard(const struct sockaddr *address)
+{
+	const struct sockaddr_in *v4 = (const void *)address;
+	const struct sockaddr_in6 *v6 = (const void *)address;
+
+	if (address->sa_family == AF_INET)
+		return v4->sin_addr.s_addr == htonl(INADDR_ANY);
+	return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr);
+}
+
 /* The 16 bytes of an IPv6 address; of an IPv4 one, those that IPv6 has for it. */
 static bool address_bytes(const struct sockaddr *address, uint8_t ret[16])
 {
@@ -108,14 +118,11 @@ static const char *found_best(const struct found *found)
 /* Other hosts can reach it as it is written: no loopback, wildcard or link-local address. */
 static bool address_reaches(const struct sockaddr *address)
 {
-	const struct sockaddr_in *v4 = (const void *)address;
 	const struct sockaddr_in6 *v6 = (const void *)address;
 
-	if (address_loopback(address))
+	if (address_loopback(address) || address_wildcard(address))
 		return false;
-	if (address->sa_family == AF_INET)
-		return v4->sin_addr.s_addr != htonl(INADDR_ANY);
-	return !IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) && !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
+	return address->sa_family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
 }
 
 static void found_add(struct found *found, const struct sockaddr *address)

@@ -27,6 +27,9 @@ bool address_loopback(const struct sockaddr *address);
 /* True for a literal loopback address and for "localhost"; false for any other name. */
 bool address_text_loopback(const char *host);
 
+/* 0.0.0.0 and ::, at which a socket is reached at all addresses of its host. */
+bool address_wildcard(const struct sockaddr *address);
+
 /* Is it the same host? Ports are not compared; IPv4 may be written as IPv6 (::ffff:10.0.0.1). */
 bool address_same(const struct sockaddr *a, const struct sockaddr *b);
 /*

@@ -646,6 +646,7 @@ static int metrics_port_listen(struct control *control, int *ret_fd)
 	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (listen(fd, SOMAXCONN) == 0) {
 		control->metrics_fd = -1;
+		view_dashboard(control, fd);
 		*ret_fd = fd;
 		return 0;
 	}

@@ -65,13 +65,16 @@ struct summary {
 	uint32_t get_pages_per_s, evictions_per_s;
 	/* id of the most important finding (health.def), zeros behind it; "": none */
 	char finding[SUMMARY_FINDING_BYTES];
-	uint8_t spare[22];                               /* zero */
+	/* of the dashboard at cluster.address; 0: none, elsewhere, or the sender is older */
+	uint16_t dashboard_port;
+	uint8_t spare[20];                               /* zero */
 	uint8_t latency[SUMMARY_CALLS][SUMMARY_BUCKETS]; /* batches: summary_code() */
 };
 static_assert(sizeof(struct summary) == SUMMARY_BYTES, "sent as it is");
 static_assert(offsetof(struct summary, hit_local) == 14, "sent as it is");
 static_assert(offsetof(struct summary, get_bytes_per_s) == 24, "sent as it is");
 static_assert(offsetof(struct summary, finding) == 48, "sent as it is");
+static_assert(offsetof(struct summary, dashboard_port) == 72, "sent as it is");
 static_assert(offsetof(struct summary, latency) == 94, "sent as it is");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "sent as it is");
 

@@ -15,8 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "config/limits.h"
+#include "engine/control/net/address.h"
 #include "engine/control/net/net.h"
 #include "engine/control/observe/json_inner.h"
 
@@ -250,6 +252,22 @@ void view_summary_make(const struct snapshot *s, struct summary *ret)
 	summary_rates_fill(s, ret);
 }
 
+void view_dashboard(struct control *control, int fd)
+{
+	const struct settings *s = control->settings;
+	struct sockaddr_storage at, announced;
+	socklen_t bytes = sizeof(at);
+
+	/* with cluster.bind something between forwards ports, and may forward this one elsewhere */
+	if (!control->view || !s->metrics_dashboard || s->cluster_bind[0] ||
+		getsockname(fd, (struct sockaddr *)&at, &bytes) != 0 ||
+		address_literal(s->cluster_address, 1, &announced, &bytes) != 0)
+		return;
+	if (address_wildcard((struct sockaddr *)&at) ||
+		address_same((struct sockaddr *)&at, (struct sockaddr *)&announced))
+		control->view->dashboard_port = (uint16_t)s->metrics_port;
+}
+
 void view_own(struct control *control, struct snapshot *s)
 {
 	struct view *view = control->view;
@@ -257,6 +275,7 @@ void view_own(struct control *control, struct snapshot *s)
 	if (!view)
 		return;
 	view_summary_make(s, &view->own);
+	view->own.dashboard_port = view->dashboard_port;
 	for (unsigned i = 0; i < s->members; i++) {
 		if (!s->member[i].self)
 			continue;
@@ -445,6 +464,8 @@ void view_member_fill(const struct control *control, const struct member *entry,
 
 /* ---- /api/cluster: rows ---------------------------------------------------------------------- */
 
+#define ADDRESS_CHARACTERS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.:-"
+
 /* A member as it is shown. */
 struct row {
 	const struct snapshot_member *member;
@@ -571,6 +592,23 @@ static void json_summary(struct json *j, const struct summary *s)
 	json_close(j, "}");
 }
 
+/*
+ * Where the member's dashboard is; "": not known. Only of a fresh summary, because another engine,
+ * or none, may have the port later. The address comes from the member: only characters of one pass.
+ */
+static void json_dashboard(struct json *j, const struct row *row)
+{
+	const struct snapshot_member *m = row->member;
+	char url[sizeof(m->address) + sizeof("http://[]:65535/")] = "";
+	bool v6 = strchr(m->address, ':') != NULL;
+
+	if (row->fresh && m->state == SNAPSHOT_UP && m->summary.dashboard_port && m->address[0] &&
+		m->address[strspn(m->address, ADDRESS_CHARACTERS)] == '\0')
+		snprintf(url, sizeof(url), "http://%s%s%s:%u/", v6 ? "[" : "", m->address,
+			v6 ? "]" : "", (unsigned)m->summary.dashboard_port);
+	json_string(j, "dashboard", url);
+}
+
 static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 {
 	const struct snapshot_member *m = row->member;
@@ -581,6 +619,7 @@ static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 	json_string(j, "state", snapshot_state_name(m->state));
 	json_count(j, "state_ms", m->state_ms);
 	json_string(j, "software", m->software);
+	json_dashboard(j, row);
 	json_string(j, "severity", severity_name(row->severity));
 	json_string(j, "finding", row->finding);
 	json_string(j, "why", row_why(row));

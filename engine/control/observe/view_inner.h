@@ -46,6 +46,7 @@ struct view {
 	uint64_t asked_ns[VIEW_AT_A_TIME]; /* times of the last requests, a ring */
 	unsigned asks;                     /* requests so far */
 	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */
+	uint16_t dashboard_port;           /* of this engine's summary */
 	struct summary own;                /* `made` 0: none yet */
 };
 
@@ -57,6 +58,12 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns);
 /* Fills the fields of a snapshot's member that are about its summary; those are zero before. */
 void view_member_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret);
+
+/*
+ * Notes that the HTTP server listens at `fd`. Other engines are told of its port only if it is
+ * reached at the address that they have for this engine: they have no other.
+ */
+void view_dashboard(struct control *control, int fd);
 
 /* From the recent figures of a snapshot. Any thread. */
 void view_summary_make(const struct snapshot *s, struct summary *ret);

@@ -68,6 +68,10 @@ function wordsOfJudged(cluster) {
     ` of ${cluster.asked} of ${cluster.members} members; the others did not answer`;
 }
 
+/* Where the member's own dashboard is; "": not known. */
+const linkOfRow = row =>
+  !row.self && /^http:\/\/[\w.:[\]-]+:\d+\/$/.test(row.dashboard || "") ? row.dashboard : "";
+
 /* Figures that are too old to count are not shown as if they were true. */
 function clusterRow(row) {
   const of = row.summary && row.state !== "down" && row.age_ms <= CLUSTER_OLD_MS ?
@@ -75,7 +79,7 @@ function clusterRow(row) {
   const figures = of ? [wordsOfRate(of.get_bytes_per_second),
     wordsOfRate(of.set_bytes_per_second), wordsOfShare(of.get_hit_ratio),
     wordsOfShare(of.pool_used_ratio), wordsOfTime(of.get_p99_seconds)] : Array(5).fill("–");
-  return {level: row.severity, up: row.state === "up",
+  return {level: row.severity, up: row.state === "up", link: linkOfRow(row),
     cells: [wordsOfName(row.name) + (row.self ? " (this engine)" : ""),
       row.state === "up" ? "up" : `${wordsOfName(row.state)} for ${wordsOfSpan(row.state_ms)}`,
       wordsOfRow(row), ...figures, row.age_ms < 0 ? "–" : wordsOfSpan(row.age_ms)]};

@@ -202,6 +202,24 @@ function showVersions(report) {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
+/* The text of a cell, as a link if there is one. */
+function showCell(cell, text, link) {
+  let to = cell.firstElementChild;
+  if (!link && to) to.remove();
+  if (!link) {
+    setText(cell, text);
+    return;
+  }
+  if (!to) {
+    setText(cell, "");
+    to = element("a", "", cell);
+    to.rel = "noreferrer";
+  }
+  setAttribute(to, "href", link);
+  setAttribute(to, "title", link);
+  setText(to, text);
+}
+
 /* Rows are kept and rewritten: focus and selection stay where they are. */
 function rows(table, list) {
   const body = id(table).tBodies[0], head = id(table).tHead.rows[0].cells;
@@ -216,7 +234,7 @@ function rows(table, list) {
         cell = element(column ? "td" : "th", head[column].className, line);
         if (!column) cell.scope = "row";
       }
-      setText(cell, text);
+      showCell(cell, text, column ? "" : row.link);
     });
   });
 }

@@ -65,7 +65,8 @@ static void the_bytes_are_as_they_were_in_version_1(void **state)
 		.set_bytes_per_s = 1,
 		.get_pages_per_s = 0x12345678,
 		.evictions_per_s = 2,
-		.finding = "pool_full"};
+		.finding = "pool_full",
+		.dashboard_port = 0x7cfd};
 	struct summary got;
 
 	(void)state;
@@ -73,6 +74,8 @@ static void the_bytes_are_as_they_were_in_version_1(void **state)
 	s.latency[SUMMARY_SET][0] = 0xa2;
 	s.latency[SUMMARY_EXISTS][SUMMARY_BUCKETS - 1] = 0xa3;
 	assert_memory_equal(&s, head, sizeof(head));
+	assert_int_equal(((uint8_t *)&s)[72], 0xfd);
+	assert_int_equal(((uint8_t *)&s)[73], 0x7c);
 	assert_int_equal(((uint8_t *)&s)[94], 0xa1);
 	assert_int_equal(((uint8_t *)&s)[94 + 54], 0xa2);
 	assert_int_equal(((uint8_t *)&s)[255], 0xa3);

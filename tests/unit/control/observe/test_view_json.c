@@ -3,11 +3,14 @@
  * view_own() and view_json(): the summary that is made of a snapshot, and the text of /api/cluster,
  * which Python's JSON parser checks.
  */
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -93,6 +96,73 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	expect("v[\"totals\"][\"get_batches\"] == 520 and v[\"totals\"][\"get_p50_seconds\"] == 32768e-9");
 	expect("v[\"totals\"][\"set_batches\"] == 0 and v[\"totals\"][\"set_p50_seconds\"] == -1");
 	expect("r[\"warn\"][\"summary\"][\"get_batches\"] == 104 and r[\"warn\"][\"summary\"][\"get_p999_seconds\"] == 32768e-9");
+}
+
+/* The port is that of a fresh summary, the address that of the member as this engine knows it. */
+static struct snapshot_member *dashboard(const char *name, unsigned state, const char *address)
+{
+	struct snapshot_member *m = member(name, state);
+
+	summary(m, SEVERITY_OK, "", 0);
+	snprintf(m->address, sizeof(m->address), "%s", address);
+	m->summary.dashboard_port = 31997;
+	return m;
+}
+
+static void a_dashboard_is_named_only_where_it_is_known_to_be(void **state)
+{
+	(void)state;
+	dashboard("v4", SNAPSHOT_UP, "10.0.0.2");
+	dashboard("v6", SNAPSHOT_UP, "fd00::2");
+	dashboard("name", SNAPSHOT_UP, "gpu-1.rack");
+	dashboard("portless", SNAPSHOT_UP, "10.0.0.3")->summary.dashboard_port = 0;
+	dashboard("old", SNAPSHOT_UP, "10.0.0.4")->summary_ns -= VIEW_FRESH_NS + 1000000;
+	dashboard("silent", SNAPSHOT_SILENT, "10.0.0.5");
+	dashboard("down", SNAPSHOT_DOWN, "10.0.0.6");
+	dashboard("hostile", SNAPSHOT_UP, "10.0.0.7/\" onclick=\"x");
+	dashboard("nowhere", SNAPSHOT_UP, "");
+	member("new", SNAPSHOT_UP);
+	expect("{n: r[n][\"dashboard\"] for n in o if r[n][\"dashboard\"]} == {\"v4\": \"http://10.0.0.2:31997/\", \"v6\": \"http://[fd00::2]:31997/\", \"name\": \"http://gpu-1.rack:31997/\"}");
+}
+
+/* The port that an engine with these settings tells others; its server is bound to `at`. */
+static unsigned told(struct settings *settings, const char *at)
+{
+	static struct control control;
+	struct sockaddr_in address = {.sin_family = AF_INET};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	unsigned port;
+
+	control.settings = settings;
+	assert_int_equal(inet_pton(AF_INET, at, &address.sin_addr), 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(view_open(&control), 0);
+	view_dashboard(&control, fd);
+	view_own(&control, &s);
+	port = control.view->own.dashboard_port;
+	view_close(&control);
+	close(fd);
+	return port;
+}
+
+static void others_are_told_of_a_dashboard_only_at_the_address_that_they_have(void **state)
+{
+	static struct settings settings;
+
+	(void)state;
+	settings = (struct settings){.metrics_port = 31997, .metrics_dashboard = true};
+	snprintf(settings.cluster_address, sizeof(settings.cluster_address), "127.0.0.2");
+	assert_int_equal(told(&settings, "127.0.0.2"), 31997);
+	assert_int_equal(told(&settings, "0.0.0.0"), 31997);
+	assert_int_equal(told(&settings, "127.0.0.1"), 0);
+	settings.metrics_dashboard = false;
+	assert_int_equal(told(&settings, "127.0.0.2"), 0);
+	settings.metrics_dashboard = true;
+	snprintf(settings.cluster_bind, sizeof(settings.cluster_bind), "127.0.0.2");
+	assert_int_equal(told(&settings, "127.0.0.2"), 0);
+	settings.cluster_bind[0] = '\0';
+	snprintf(settings.cluster_address, sizeof(settings.cluster_address), "gpu-1.rack");
+	assert_int_equal(told(&settings, "127.0.0.2"), 0);
 }
 
 static void hits_are_weighted_by_pages(void **state)
@@ -301,6 +371,8 @@ int main(void)
 #define T(name) cmocka_unit_test_setup(name, setup)
 	const struct CMUnitTest tests[] = {
 		T(rows_are_worst_first_with_the_reason_why_a_summary_is_missing),
+		T(a_dashboard_is_named_only_where_it_is_known_to_be),
+		T(others_are_told_of_a_dashboard_only_at_the_address_that_they_have),
 		T(hits_are_weighted_by_pages),
 		T(at_most_64_rows_of_many_members_are_shown),
 		T(names_from_the_network_stay_inside_their_strings),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes of pages besides hits and misses is counted by name and logged with its remedy."""
 
+import contextlib
 import ctypes
 import errno
 import logging
@@ -8,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import unittest
 from types import SimpleNamespace
@@ -269,16 +271,29 @@ class Registration(FailureTest):
         self.assertEqual(store.counts()["sets"], 0)
 
 
+@contextlib.contextmanager
+def stderr_file():
+    """What this process, the library included, writes to file descriptor 2."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.pread(file.fileno(), 1 << 20, 0).decode()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
 class Stopped(harness.ClusterTest):
     """An engine that does not answer: stopped, swapped out, or its host overloaded."""
 
     def setUp(self):
         self.engines = self.start(1, pool_bytes="64MiB", settings=SETTINGS)
 
-    def store(self, pool=None):
+    def store(self, pool=None, socket=None):
         store = PeerCacheStore(config((0, 5, 18), {
-            "engine_socket": self.engines.sockets[0], "engine_start": False, "interface_v1": 1,
-            "timeout_ms": 400, "exists_timeout_ms": 200}), {})
+            "engine_socket": socket or self.engines.sockets[0], "engine_start": False,
+            "interface_v1": 1, "timeout_ms": 400, "exists_timeout_ms": 200}), {})
         self.addCleanup(store.close)
         if pool is not None:
             store.register_mem_pool_host(pool)
@@ -314,6 +329,27 @@ class Stopped(harness.ClusterTest):
             self.assertGreater(store.counts()["errors"]["timeout"], 0)
         harness.wait_for(lambda: all(used.batch_set_v1(["d"] + keys[1:], indices)), 30,
                          "the store works again")
+
+    def test_a_call_whose_reads_write_its_memory_waits_until_the_engine_runs(self):
+        """README.md names this exception. Only the engine can tell that the NIC writes no more."""
+        engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)
+        pool, written = Pool(8, [65536], shm=True), Pool(8, [65536])
+        keys, indices = [f"{i:064x}" for i in range(8)], pool.indices(range(8))
+        store, writer = (self.store(p, s) for p, s in zip((pool, written), engines.sockets))
+        harness.wait_for(lambda: all(writer.batch_set_v1(keys, indices)), 30, "stored")
+        # from here on the locations are known: a get begins with the READs
+        harness.wait_for(lambda: all(store.batch_get_v1(keys, indices)), 30, "read")
+        call = threading.Thread(target=store.batch_get_v1, args=(keys, indices))
+        with stderr_file() as told:
+            harness.freeze(engines.process[0])
+            try:
+                call.start()
+                harness.wait_for(lambda: "to release the buffers of READs" in told() or
+                                 not call.is_alive(), 30, "it tells that it waits")
+                self.assertTrue(call.is_alive(), told())  # the deadline is long over
+            finally:
+                engines.process[0].send_signal(signal.SIGCONT)
+            call.join()
 
     def test_a_registration_tells_that_it_goes_on_and_why_it_gives_up(self):
         pool, store = Pool(8, [4096] * 4, shm=True), self.store()

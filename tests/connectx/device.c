@@ -151,6 +151,15 @@ void uv_port_changed(struct uv_device *device, bool up)
 	uv_uar_tell(device->nic, 1, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 
+void uv_gids_moved(struct uv_device *device, bool moved)
+{
+	if (device->gids_moved == moved)
+		return;
+	device->gids_moved = moved;
+	if (!device->down)
+		uv_uar_tell(device->nic, 1, IBV_EVENT_GID_CHANGE);
+}
+
 /* ---- the NIC's thread ------------------------------------------------------------------------ */
 
 /*
@@ -261,7 +270,7 @@ int uv_device_get(struct uv_device *device)
 		return 0;
 	snprintf(name, sizeof(name), "mlx5_%u", device->index);
 	options.name = name;
-	uv_gid(device, 0, gid);
+	uv_name(device->number, gid);
 	rc = soft_nic_open(&options, gid, &hooks, &device->nic);
 	if (rc)
 		goto fail;

@@ -138,6 +138,31 @@ static int uar_method(struct uv_context *context, struct ib_uverbs_ioctl_hdr *he
 	return 0;
 }
 
+/*
+ * The GID table as it is now. Of a port of InfiniBand the kernel knows only the type "IB".
+ */
+static int gid_table(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	const struct uv_device *device = context->device;
+	struct ib_uverbs_gid_entry entries[UV_GIDS] = {0};
+	uint64_t count = UV_GIDS;
+
+	for (unsigned i = 0; i < UV_GIDS; i++) {
+		uint8_t gid[16];
+
+		uv_gid(device, i, gid);
+		memcpy(entries[i].gid, gid, sizeof(gid));
+		entries[i].gid_index = i;
+		entries[i].port_num = 1;
+		entries[i].gid_type = device->infiniband ? IBV_GID_TYPE_IB
+				      : i % 2            ? IBV_GID_TYPE_ROCE_V2
+							 : IBV_GID_TYPE_ROCE_V1;
+	}
+	put(header, UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries, sizeof(entries));
+	put(header, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &count, sizeof(count));
+	return 0;
+}
+
 int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
 	int rc;
@@ -146,6 +171,9 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 	if (header->object_id == UVERBS_OBJECT_DEVICE &&
 		header->method_id == UVERBS_METHOD_INVOKE_WRITE)
 		rc = invoke_write(context, header);
+	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
+		 header->method_id == UVERBS_METHOD_QUERY_GID_TABLE)
+		rc = gid_table(context, header);
 	else if (header->object_id == MLX5_IB_OBJECT_UAR)
 		rc = uar_method(context, header);
 	else

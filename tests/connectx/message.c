@@ -297,6 +297,8 @@ unsigned uv_message_poll(struct dv_device *nic)
 			take_answer(nic, &message);
 		else if (message.kind == UV_PORT)
 			uv_port_changed(uv_device(device->index), message.status);
+		else if (message.kind == UV_GID)
+			uv_gids_moved(uv_device(device->index), message.status);
 	}
 	for (unsigned i = 0; i < nic->qp_count; i++) {
 		struct uv_qp *uq = nic->qps[i]->foreign;

@@ -41,9 +41,17 @@ static void show(struct uv_qp *uq)
 	soft_world_done();
 }
 
-/* Returns the number of the NIC that a QP's destination names; 0: none. */
+/*
+ * Returns the number of the NIC that a QP's destination names; 0: none. A port reaches a GID only
+ * from one of the same kind: from link-local to link-local, from IPv4 to IPv4.
+ */
 static uint16_t number_of(const struct uv_device *device, const struct ib_uverbs_qp_dest *dest)
 {
+	uint8_t own[16];
+
+	uv_gid(device, dest->sgid_index % UV_GIDS, own);
+	if (dest->is_global && own[0] != dest->dgid[0])
+		return 0;
 	if (dest->is_global)
 		return dest->sgid_index < UV_GIDS ? uv_gid_number(dest->dgid) : 0;
 	/* RoCE requires a GID, so a destination without one names no NIC */
@@ -66,7 +74,7 @@ static int to_rtr(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 		.mtu = in->path_mtu,
 		.qpn = in->dest_qp_num,
 		.psn = ANY_PSN};
-	uv_gid(&peer, 0, qp->remote.gid);
+	uv_name(peer.number, qp->remote.gid);
 	rc = soft_link_connect(qp);
 	if (rc)
 		return rc;

@@ -44,16 +44,27 @@ static const char *temporary(void)
 
 /*
  * Returns a GID of the device. 0 and 1: fe80::<number>, as RoCE v1 and v2. 2 and 3:
- * ::ffff:10.77.<number>, likewise.
+ * ::ffff:10.77.<number>, likewise. When the GIDs have moved, 0 and 1 change places with 2 and 3.
  */
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16])
 {
 	static const uint8_t local[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
 	static const uint8_t mapped[16] = {[10] = 0xff, 0xff, 10, 77};
 
+	if (device->gids_moved)
+		index = (index + 2) % UV_GIDS;
 	memcpy(ret_gid, index < 2 ? local : mapped, 16);
 	ret_gid[14] = (uint8_t)(device->number >> 8);
 	ret_gid[15] = (uint8_t)device->number;
+}
+
+void uv_name(uint16_t number, uint8_t ret_name[16])
+{
+	static const uint8_t name[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
+
+	memcpy(ret_name, name, 16);
+	ret_name[14] = (uint8_t)(number >> 8);
+	ret_name[15] = (uint8_t)number;
 }
 
 uint16_t uv_gid_number(const uint8_t gid[16])

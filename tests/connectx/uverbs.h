@@ -56,6 +56,7 @@ struct uv_device {
 	unsigned index;
 	uint16_t number; /* number of the NIC on this host: its LID and the end of its GIDs */
 	bool infiniband, down;
+	bool gids_moved;   /* the GIDs are at other indexes: see uv_gid() */
 	bool maps;         /* true: peers map shared memory; false: system calls move all bytes */
 	uint64_t move_max; /* longer READs are checked and complete, but move no bytes */
 	int numa_node;
@@ -133,7 +134,8 @@ struct uv_message {
 static_assert(sizeof(struct uv_message) == 608, "tests/verbs/test_engine.py makes one");
 #define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
 
-enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT };
+/* `status` of the last two: is the port up, have its GIDs moved? A test sends these. */
+enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT, UV_GID };
 
 enum uv_status { UV_OK, UV_NOT_READY, UV_RNR, UV_REMOTE_ACCESS, UV_REMOTE_INVALID, UV_REMOTE_OP };
 
@@ -205,6 +207,11 @@ void uv_device_put(struct uv_device *device);
 struct uv_device *uv_device_of(struct dv_device *nic);
 /* Reports to every context of the device that the port went up or down. Under nic->lock. */
 void uv_port_changed(struct uv_device *device, bool up);
+/*
+ * Moves the GIDs to other indexes, or back. Like a kernel it reports that to contexts while the
+ * port has a link. Under nic->lock.
+ */
+void uv_gids_moved(struct uv_device *device, bool moved);
 
 /* yield.c */
 void uv_yield_open(void);
@@ -221,6 +228,8 @@ bool uv_sysfs_has(const char *path);
 const char *uv_sysfs_path(const char *path, char *to);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
+/* The address of NIC `number` in dv/soft, which stays the same when its GIDs move. */
+void uv_name(uint16_t number, uint8_t ret_name[16]);
 
 /* dispatch.c: uv_ioctl() returns 0 or a positive errno */
 int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a ConnectX by name: checks the device and its port, chooses the source GID of its queue
- * pairs and creates the protection domain and the thread domain. Start-up and control plane.
+ * Opens a ConnectX by name: checks the device and creates the protection domain and the thread
+ * domain. Reads the port, at the start and whenever it may have changed, and chooses the source GID
+ * of queue pairs that are created from then on: the kernel registers the GIDs of a port anew when
+ * its link or its addresses come and go, and then their indices may differ. Start-up, control plane
+ * and its helper threads.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -25,13 +28,13 @@ static const char *gid_text(const union ibv_gid *gid, char *text)
  * of a network. 2: other IPv6. 1: link-local, which no router forwards and which also interfaces
  * without a usable network have.
  */
-static int gid_rank(const struct ibv_gid_entry *entry)
+static int address_rank(const union ibv_gid *gid)
 {
 	static const uint8_t zero[16];
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-	const uint8_t *raw = entry->gid.raw;
+	const uint8_t *raw = gid->raw;
 
-	if (entry->gid_type != IBV_GID_TYPE_ROCE_V2 || memcmp(raw, zero, 16) == 0)
+	if (memcmp(raw, zero, 16) == 0)
 		return 0;
 	if (memcmp(raw, mapped, 12) == 0)
 		return 3;
@@ -40,22 +43,32 @@ static int gid_rank(const struct ibv_gid_entry *entry)
 	return 2;
 }
 
+static int gid_rank(const struct ibv_gid_entry *entry)
+{
+	return entry->gid_type == IBV_GID_TYPE_ROCE_V2 ? address_rank(&entry->gid) : 0;
+}
+
 /*
- * Returns the RoCE GID of `port` with the highest rank and, among these, the lowest index; NULL:
- * none.
+ * Returns the RoCE GID of the port with the highest rank. Among these it prefers the address that
+ * was chosen before, then the lowest index. NULL: none.
  */
 static const struct ibv_gid_entry *gid_best(
-	const struct ibv_gid_entry *entries, size_t count, unsigned port)
+	const struct dv_device *device, const struct ibv_gid_entry *entries, size_t count)
 {
 	const struct ibv_gid_entry *best = NULL;
+	unsigned best_rank = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		if (entries[i].port_num != port || gid_rank(&entries[i]) == 0)
+		const struct ibv_gid_entry *entry = &entries[i];
+		unsigned rank = 2 * (unsigned)gid_rank(entry);
+
+		if (entry->port_num != device->port || rank == 0)
 			continue;
-		if (!best || gid_rank(&entries[i]) > gid_rank(best) ||
-			(gid_rank(&entries[i]) == gid_rank(best) &&
-				entries[i].gid_index < best->gid_index))
-			best = &entries[i];
+		rank += memcmp(&entry->gid, &device->path.gid, sizeof(entry->gid)) == 0;
+		if (rank > best_rank || (rank == best_rank && entry->gid_index < best->gid_index)) {
+			best = entry;
+			best_rank = rank;
+		}
 	}
 	return best;
 }
@@ -70,18 +83,20 @@ static const struct ibv_gid_entry *gid_at(
 }
 
 /*
- * Chooses the GID at index `wanted`, or for -1 the best RoCE GID or the first InfiniBand GID.
- * Stores it in the device.
+ * Chooses the GID at index device->gid_wanted, or for -1 the best RoCE GID or the first InfiniBand
+ * GID, and stores it in *path.
  */
-static int gid_choose(
-	struct dv_device *device, const struct ibv_gid_entry *entries, size_t count, int wanted)
+static int gid_choose(const struct dv_device *device, const struct ibv_gid_entry *entries,
+	size_t count, struct dv_path *path)
 {
 	const char *name = device->name;
 	const struct ibv_gid_entry *entry;
+	bool roce = path->kind == DV_ADDRESS_ROCE_V2;
+	int wanted = device->gid_wanted;
 	char text[GID_TEXT];
 
-	if (wanted < 0 && device->kind == DV_ADDRESS_ROCE_V2) {
-		entry = gid_best(entries, count, device->port);
+	if (wanted < 0 && roce) {
+		entry = gid_best(device, entries, count);
 		if (!entry)
 			return dv_fail(-EADDRNOTAVAIL,
 				"%s port %u has no RoCE v2 GID: give its network interface an IP address, then check with `show_gids` or `rdma link`",
@@ -91,24 +106,26 @@ static int gid_choose(
 
 		entry = index <= UINT8_MAX ? gid_at(entries, count, device->port, index) : NULL;
 		if (!entry)
-			return dv_fail(-EINVAL,
-				"%s port %u has no GID at index %u: see `show_gids`, or set gid_index = -1 to have one chosen",
+			return dv_fail(-EADDRNOTAVAIL,
+				"%s port %u has no GID at index %u: see `show_gids`, or set rail.gid_index = -1 to have one chosen",
 				name, device->port, index);
-		if (device->kind == DV_ADDRESS_ROCE_V2 && gid_rank(entry) == 0)
-			return dv_fail(-EINVAL,
-				"%s port %u: GID %u (%s) is not RoCE v2: see `show_gids`, or set gid_index = -1 to have one chosen",
+		if (roce && gid_rank(entry) == 0)
+			return dv_fail(-EADDRNOTAVAIL,
+				"%s port %u: GID %u (%s) is not RoCE v2: see `show_gids`, or set rail.gid_index = -1 to have one chosen",
+				name, device->port, index, gid_text(&entry->gid, text));
+		/* the address that the setting meant is at another index now */
+		if (roce && gid_rank(entry) < address_rank(&device->path.gid))
+			return dv_fail(-EADDRNOTAVAIL,
+				"%s port %u: GID %u has become %s: the GIDs of the port have moved; set rail.gid_index = -1 to have one chosen, or to the index that `show_gids` shows, and start the engine again",
 				name, device->port, index, gid_text(&entry->gid, text));
 	}
-	device->gid = entry->gid;
-	device->gid_index = (uint8_t)entry->gid_index;
-	log_info("%s port %u: %s, GID %u %s (%s), MTU %u", name, device->port,
-		device->kind == DV_ADDRESS_ROCE_V2 ? "RoCE v2" : "InfiniBand", entry->gid_index,
-		gid_text(&entry->gid, text), wanted < 0 ? "chosen" : "as set", 128u << device->mtu);
+	path->gid = entry->gid;
+	path->gid_index = (uint8_t)entry->gid_index;
 	return 0;
 }
 
 /* Reads the GID table of the device and chooses a GID from it. */
-static int gid_find(struct dv_device *device, int table_length, int wanted)
+static int gid_find(const struct dv_device *device, int table_length, struct dv_path *path)
 {
 	size_t room = (size_t)(table_length > 0 ? table_length : 1) * device->ports;
 	struct ibv_gid_entry *entries = calloc(room, sizeof(*entries));
@@ -123,7 +140,7 @@ static int gid_find(struct dv_device *device, int table_length, int wanted)
 			"ibv_query_gid_table(%s): %m. Does the port have an address?",
 			device->name);
 	else
-		rc = gid_choose(device, entries, (size_t)count, wanted);
+		rc = gid_choose(device, entries, (size_t)count, path);
 	free(entries);
 	return rc;
 }
@@ -234,8 +251,11 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 	return bits * lanes;
 }
 
-/* Checks that the port is active, stores the port's attributes and chooses its GID. */
-static int port_check(struct dv_device *device, int gid_wanted)
+/*
+ * Reads the port and its GIDs. Fills *path as far as it can, also when the port has no link: its
+ * GIDs may be there. -ENETDOWN: no link. -EADDRNOTAVAIL: no GID that it may use.
+ */
+static int port_read(const struct dv_device *device, struct dv_path *path)
 {
 	const char *name = device->name;
 	bool ethernet;
@@ -245,6 +265,13 @@ static int port_check(struct dv_device *device, int gid_wanted)
 	if (rc)
 		return dv_fail(rc, "ibv_query_port(%s, %u): %m", name, device->port);
 	ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+	path->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
+	path->lid = port.lid;
+	path->grh = ethernet || (port.flags & IBV_QPF_GRH_REQUIRED);
+	path->bits_per_second = port_bits_per_second(&port);
+	rc = gid_find(device, port.gid_tbl_len, path);
+	if (rc == 0)
+		path->mtu = (uint8_t)port.active_mtu;
 	if (port.state != IBV_PORT_ACTIVE)
 		return dv_fail(-ENETDOWN, "%s port %u is not active (%s): %s", name, device->port,
 			ibv_port_state_str(port.state),
@@ -256,20 +283,73 @@ static int port_check(struct dv_device *device, int gid_wanted)
 	if (port.active_mtu < IBV_MTU_256 || port.active_mtu > IBV_MTU_4096)
 		return dv_fail(-EPROTO, "%s port %u: MTU code %d is not known", name, device->port,
 			port.active_mtu);
-	if (port.active_mtu < IBV_MTU_4096)
-		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
-			name, device->port, 128u << port.active_mtu,
-			ethernet ? "; set the MTU of the interface to 4200 or more" : "");
 	if (device->pkey_index && device->pkey_index >= port.pkey_tbl_len)
 		return dv_fail(-EINVAL,
 			"%s port %u has %u partition keys, there is none at index %u: lower rail.pkey_index",
 			name, device->port, port.pkey_tbl_len, device->pkey_index);
-	device->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
-	device->lid = port.lid;
-	device->mtu = (uint8_t)port.active_mtu;
-	device->grh = ethernet || (port.flags & IBV_QPF_GRH_REQUIRED);
-	device->bits_per_second = port_bits_per_second(&port);
-	return gid_find(device, port.gid_tbl_len, gid_wanted);
+	return rc;
+}
+
+/* Logs a path that was not known before. */
+static void path_tell(const struct dv_device *device, const struct dv_path *path)
+{
+	bool roce = path->kind == DV_ADDRESS_ROCE_V2;
+	char text[GID_TEXT];
+
+	log_info("%s port %u: %s, GID %u %s (%s), MTU %u", device->name, device->port,
+		roce ? "RoCE v2" : "InfiniBand", path->gid_index, gid_text(&path->gid, text),
+		device->gid_wanted < 0 ? "chosen" : "as set", 128u << path->mtu);
+	if (path->mtu < IBV_MTU_4096)
+		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
+			device->name, device->port, 128u << path->mtu,
+			roce ? "; set the MTU of the interface to 4200 or more" : "");
+}
+
+bool dv_verbs_path_differs(const struct dv_path *a, const struct dv_path *b)
+{
+	return a->kind != b->kind || a->lid != b->lid || a->grh != b->grh ||
+	       a->gid_index != b->gid_index || memcmp(&a->gid, &b->gid, sizeof(a->gid)) != 0;
+}
+
+struct dv_path dv_verbs_path(const struct dv_device *device)
+{
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&device->path_lock;
+	struct dv_path path;
+
+	pthread_mutex_lock(lock);
+	path = device->path;
+	pthread_mutex_unlock(lock);
+	return path;
+}
+
+/* Reads the port, and stores its path if it has one; the device must be open. */
+static int path_read(struct dv_device *device)
+{
+	struct dv_path path = {0};
+	int rc;
+
+	pthread_mutex_lock(&device->look_lock);
+	rc = port_read(device, &path);
+	if (path.mtu >= IBV_MTU_256 && path.mtu <= IBV_MTU_4096) {
+		if (path.mtu != device->path.mtu || dv_verbs_path_differs(&path, &device->path))
+			path_tell(device, &path);
+		pthread_mutex_lock(&device->path_lock);
+		device->path = path;
+		pthread_mutex_unlock(&device->path_lock);
+	}
+	pthread_mutex_unlock(&device->look_lock);
+	return rc;
+}
+
+static int verbs_port_look(struct dv_device *device)
+{
+	int rc;
+
+	if (!dv_verbs_enter(device))
+		return dv_fail(-ENODEV, "%s is lost", device->name);
+	rc = path_read(device);
+	dv_verbs_leave(device);
+	return rc;
 }
 
 /* ---- the domains --------------------------------------------------------------------------- */
@@ -355,6 +435,14 @@ static int path_check(struct dv_device *device, const struct dv_options *options
 	return 0;
 }
 
+static void device_free(struct dv_device *device)
+{
+	pthread_rwlock_destroy(&device->gate);
+	pthread_mutex_destroy(&device->path_lock);
+	pthread_mutex_destroy(&device->look_lock);
+	free(device);
+}
+
 static int verbs_open(const struct dv_options *options, struct dv_device **ret_device)
 {
 	struct dv_device *device;
@@ -368,6 +456,10 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 		return dv_fail(-ENOMEM, "opening NIC %s: %m", options->name);
 	device->ops = &dv_verbs_ops;
 	device->port = (uint8_t)(options->port ? options->port : 1);
+	device->gid_wanted = options->gid_index;
+	pthread_mutex_init(&device->look_lock, NULL);
+	pthread_mutex_init(&device->path_lock, NULL);
+	pthread_rwlock_init(&device->gate, NULL);
 	rc = context_open(device, options->name);
 	if (rc)
 		goto no_context;
@@ -375,19 +467,20 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 	if (rc == 0)
 		rc = path_check(device, options);
 	if (rc == 0)
-		rc = port_check(device, options->gid_index);
+		rc = path_read(device);
+	if (options->later && (rc == -ENETDOWN || rc == -EADDRNOTAVAIL))
+		rc = 0;
 	if (rc == 0)
 		rc = domain_open(device);
 	if (rc)
 		goto no_domain;
-	pthread_rwlock_init(&device->gate, NULL);
 	*ret_device = device;
 	return 0;
 
 no_domain:
 	ibv_close_device(device->context);
 no_context:
-	free(device);
+	device_free(device);
 	return rc;
 }
 
@@ -400,9 +493,8 @@ static void verbs_close(struct dv_device *device)
 	const char *name = device->name;
 	int rc;
 
-	pthread_rwlock_destroy(&device->gate);
 	if (device->cut) {
-		free(device);
+		device_free(device);
 		return;
 	}
 	rc = dv_verbs_result(ibv_dealloc_pd(device->domain));
@@ -414,18 +506,20 @@ static void verbs_close(struct dv_device *device)
 		log_error("closing %s: %s: a memory region or queue of it still exists", name,
 			strerror(-rc));
 	ibv_close_device(device->context);
-	free(device);
+	device_free(device);
 }
 
 static void verbs_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
-	*ret = (struct dv_attributes){.bits_per_second = device->bits_per_second, .hardware = true};
+	*ret = (struct dv_attributes){
+		.bits_per_second = dv_verbs_path(device).bits_per_second, .hardware = true};
 }
 
 const struct dv_ops dv_verbs_ops = {
 	.open = verbs_open,
 	.close = verbs_close,
 	.attributes = verbs_attributes,
+	.port_look = verbs_port_look,
 	.mr_register = dv_verbs_mr_register,
 	.mr_deregister = dv_verbs_mr_deregister,
 	.cq_create = dv_verbs_cq_create,
@@ -435,6 +529,7 @@ const struct dv_ops dv_verbs_ops = {
 	.qp_connect = dv_verbs_qp_connect,
 	.qp_error = dv_verbs_qp_error,
 	.qp_ack_ns = dv_verbs_qp_ack_ns,
+	.qp_stale = dv_verbs_qp_stale,
 	.qp_kill = dv_verbs_qp_kill,
 	.qp_destroy = dv_verbs_qp_destroy,
 	.cut = dv_verbs_cut,

@@ -31,6 +31,9 @@ static enum dv_event_kind kind_of(enum ibv_event_type type)
 	switch (type) {
 	case IBV_EVENT_PORT_ACTIVE: return DV_EVENT_PORT_UP;
 	case IBV_EVENT_PORT_ERR: return DV_EVENT_PORT_DOWN;
+	case IBV_EVENT_GID_CHANGE:
+	case IBV_EVENT_LID_CHANGE:
+	case IBV_EVENT_CLIENT_REREGISTER: return DV_EVENT_ADDRESS;
 	case IBV_EVENT_DEVICE_FATAL: return DV_EVENT_DEVICE_FATAL;
 	case IBV_EVENT_CQ_ERR: return DV_EVENT_CQ_OVERRUN;
 	case IBV_EVENT_QP_FATAL:
@@ -56,7 +59,8 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 	}
 	*ret = (struct dv_event){
 		.kind = kind_of(event.event_type), .text = ibv_event_type_str(event.event_type)};
-	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN) {
+	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN ||
+		ret->kind == DV_EVENT_ADDRESS) {
 		ret->port = (uint8_t)event.element.port_num;
 		if (ret->port != device->port)
 			/* the event is of another port of this NIC and is ignored */

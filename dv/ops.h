@@ -17,9 +17,12 @@ struct dv_ops {
 	int (*open)(const struct dv_options *options, struct dv_device **ret_device);
 	void (*close)(struct dv_device *device);
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
+	int (*port_look)(struct dv_device *device);
 	/* Functions of the software NIC only; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
 	uint64_t (*due_ns)(const struct dv_device *device);
+	/* Hardware only; NULL for the software NIC, whose queue pairs keep their address. */
+	bool (*qp_stale)(const struct dv_qp *qp);
 
 	int (*mr_register)(
 		struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);

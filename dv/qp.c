@@ -180,6 +180,7 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	memset(qp, 0, sizeof(*qp));
 	qp->ops = device->ops;
 	qp->device = device;
+	qp->path = dv_verbs_path(device);
 	rc = psn_choose(qp);
 	if (rc == 0 && !dv_verbs_enter(device)) {
 		rc = dv_fail(-ENODEV, "creating a queue pair on %s: %m: the device is lost", name);
@@ -201,26 +202,26 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 	const struct dv_device *device = qp->device;
 	struct dv_address address = {
 		.version = ADDRESS_VERSION,
-		.kind = device->kind,
-		.mtu = device->mtu,
+		.kind = qp->path.kind,
+		.mtu = qp->path.mtu,
 		.reads = device->reads_in,
 		.qpn = qp->sq.qpn,
 		.psn = qp->psn,
-		.lid = device->lid,
+		.lid = qp->path.lid,
 	};
 
-	memcpy(address.gid, device->gid.raw, sizeof(address.gid));
+	memcpy(address.gid, qp->path.gid.raw, sizeof(address.gid));
 	*ret_address = address;
 }
 
 /* Checks an address that another engine has sent. Returns what is wrong with it, or NULL. */
-static const char *address_fault(const struct dv_device *device, const struct dv_address *remote)
+static const char *address_fault(const struct dv_path *path, const struct dv_address *remote)
 {
 	static const uint8_t zero[16];
 
 	if (remote->version != ADDRESS_VERSION)
 		return "unknown version";
-	if (remote->kind != device->kind)
+	if (remote->kind != path->kind)
 		return "another kind of network (InfiniBand, RoCE v2 and software do not mix)";
 	if (remote->mtu < IBV_MTU_256 || remote->mtu > IBV_MTU_4096)
 		return "impossible MTU";
@@ -230,7 +231,7 @@ static const char *address_fault(const struct dv_device *device, const struct dv
 		return "impossible QP or sequence number";
 	if (remote->kind == DV_ADDRESS_INFINIBAND && remote->lid == 0)
 		return "no LID";
-	if (device->grh && memcmp(remote->gid, zero, sizeof(zero)) == 0)
+	if (path->grh && memcmp(remote->gid, zero, sizeof(zero)) == 0)
 		return "no GID";
 	return NULL;
 }
@@ -255,7 +256,8 @@ static uint32_t flow_label(const struct dv_qp *qp)
 static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const struct dv_device *device = qp->device;
-	uint8_t mtu = smaller(remote->mtu, device->mtu);
+	const struct dv_path *path = &qp->path;
+	uint8_t mtu = smaller(remote->mtu, path->mtu);
 	char text[INET6_ADDRSTRLEN] = "?", hint[128];
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
@@ -269,9 +271,9 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 			.sl = device->service_level},
 	};
 
-	if (device->grh) {
+	if (path->grh) {
 		attr.ah_attr.is_global = 1;
-		attr.ah_attr.grh.sgid_index = device->gid_index;
+		attr.ah_attr.grh.sgid_index = path->gid_index;
 		attr.ah_attr.grh.hop_limit = 64;
 		attr.ah_attr.grh.traffic_class = device->traffic_class;
 		attr.ah_attr.grh.flow_label = device->one_flow ? 0 : flow_label(qp);
@@ -279,7 +281,7 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 	}
 	inet_ntop(AF_INET6, remote->gid, text, sizeof(text));
 	snprintf(hint, sizeof(hint), ". Can %s (LID %u) be reached from GID index %u of this port?",
-		text, remote->lid, device->gid_index);
+		text, remote->lid, path->gid_index);
 	return modify(qp, &attr,
 		IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -316,6 +318,13 @@ uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
 	return qp->ack_timeout ? dv_ack_ns(qp->ack_timeout) : 0;
 }
 
+bool dv_verbs_qp_stale(const struct dv_qp *qp)
+{
+	struct dv_path now = dv_verbs_path(qp->device);
+
+	return dv_verbs_path_differs(&now, &qp->path);
+}
+
 /*
  * Moves the QP from RTR to RTS. Limit of READs in flight: what this NIC can request or the peer can
  * answer, whichever is smaller.
@@ -344,7 +353,7 @@ static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 /* After a failure the QP stays in the state that it has reached. */
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
-	const char *fault = address_fault(qp->device, remote);
+	const char *fault = address_fault(&qp->path, remote);
 	int rc;
 
 	if (fault)

@@ -56,6 +56,11 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 	ops_of(device)->attributes(device, ret);
 }
 
+int dv_port_look(struct dv_device *device)
+{
+	return ops_of(device)->port_look(device);
+}
+
 unsigned dv_step(struct dv_device *device)
 {
 	return dv_step_all(&device, 1);
@@ -127,6 +132,13 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 uint64_t dv_qp_ack_ns(const struct dv_qp *qp)
 {
 	return ops_of(qp)->qp_ack_ns(qp);
+}
+
+bool dv_qp_stale(const struct dv_qp *qp)
+{
+	const struct dv_ops *ops = ops_of(qp);
+
+	return ops->qp_stale && ops->qp_stale(qp);
 }
 
 int dv_qp_error(struct dv_qp *qp)

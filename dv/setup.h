@@ -48,6 +48,9 @@ struct dv_options {
 	int traffic_class; /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
+	/* true: dv_open() opens the NIC although its port has no link or no GID yet; dv_port_look()
+	 * tells */
+	bool later;
 	/* true: packets have no flow labels, so switches send all QPs to a peer over one path */
 	bool one_flow;
 	/* The options below are only for the software NIC. */
@@ -73,6 +76,12 @@ int dv_open(const struct dv_options *options, struct dv_device **ret_device);
 /* Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). */
 void dv_close(struct dv_device *device);
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
+/*
+ * Reads the port again: its link, and its GIDs, one of which it chooses as dv_options.gid_index
+ * says, for queue pairs that are created from now on. 0: the port can be used. -ENETDOWN: it has no
+ * link. -EADDRNOTAVAIL: no GID that may be used. Makes calls of the driver.
+ */
+int dv_port_look(struct dv_device *device);
 
 /*
  * Executes posted WQEs of a software NIC. Returns the number of WQEs and
@@ -185,6 +194,12 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 uint64_t dv_qp_ack_ns(const struct dv_qp *qp);
 
 /*
+ * Has the port another source address, or the same one at another index, since the QP was created?
+ * Then what the QP sends goes out with a wrong address, and it has to be replaced.
+ */
+bool dv_qp_stale(const struct dv_qp *qp);
+
+/*
  * Moves the QP to ERR: every posted WQE completes, successfully or flushed; later ones are only
  * flushed. Once the poll core has reaped these completions (sq->ci == sq->pi, the QP is drained),
  * the NIC no longer accesses any buffer.
@@ -218,6 +233,7 @@ int dv_cut(struct dv_device *device);
 enum dv_event_kind {
 	DV_EVENT_PORT_DOWN,
 	DV_EVENT_PORT_UP,
+	DV_EVENT_ADDRESS, /* the port's GIDs or its LID may have changed */
 	DV_EVENT_DEVICE_FATAL,
 	DV_EVENT_CQ_OVERRUN,
 	DV_EVENT_QP_ERROR,
@@ -226,7 +242,8 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	/* port that the event is of, for PORT_DOWN and PORT_UP: the one that dv_open() opened */
+	/* port that the event is of, for PORT_DOWN, PORT_UP and ADDRESS: the one that dv_open()
+	 * opened */
 	uint8_t port;
 	uint32_t qpn;     /* number of the QP that failed, for QP_ERROR */
 	const char *text; /* libibverbs' name of the event; static string */

@@ -24,6 +24,21 @@ enum dv_address_kind { /* values of dv_address.kind */
 	DV_ADDRESS_ROCE_V2 = 2,
 };
 
+/*
+ * How packets leave a port, as the port was when it was read last. A queue pair keeps the path that
+ * it was created with.
+ */
+struct dv_path {
+	union ibv_gid gid;
+	uint64_t bits_per_second; /* of the port; 0: unknown */
+	uint16_t lid;
+	uint8_t gid_index;
+	uint8_t kind; /* kind of the port's network, enum dv_address_kind */
+	uint8_t mtu;  /* active MTU of the port, enum ibv_mtu; 0: the port was not read yet */
+	/* true: packets need a global routing header: RoCE always, InfiniBand if required */
+	bool grh;
+};
+
 struct dv_device {
 	const struct dv_ops *ops;
 	struct ibv_context *context;
@@ -32,19 +47,15 @@ struct dv_device {
 	struct ibv_td *td;
 	struct ibv_pd *domain; /* parent domain of pd and td, on which the queues are created */
 	char name[NAME_BYTES_MAX];
-	uint64_t mr_bytes_max;    /* length of the longest memory registration, bytes */
-	uint32_t qp_depth_max;    /* size of the largest send queue in WQEBBs */
-	uint32_t cq_depth_max;    /* entries of the largest completion queue */
-	uint64_t bits_per_second; /* of the port; 0: unknown */
-	union ibv_gid gid;
-	uint16_t lid;
-	uint8_t port;  /* number of the device's port that dv_open() opened */
-	uint8_t ports; /* number of ports of the device */
-	uint8_t gid_index;
-	uint8_t kind; /* kind of the port's network, enum dv_address_kind */
-	uint8_t mtu;  /* active MTU of the port, enum ibv_mtu */
-	/* true: packets need a global routing header: RoCE always, InfiniBand if required */
-	bool grh;
+	uint64_t mr_bytes_max;     /* length of the longest memory registration, bytes */
+	uint32_t qp_depth_max;     /* size of the largest send queue in WQEBBs */
+	uint32_t cq_depth_max;     /* entries of the largest completion queue */
+	pthread_mutex_t look_lock; /* held by the thread that reads the port */
+	pthread_mutex_t path_lock; /* protects `path`; never held during a call of the driver */
+	struct dv_path path;
+	int gid_wanted;    /* dv_options.gid_index */
+	uint8_t port;      /* number of the device's port that dv_open() opened */
+	uint8_t ports;     /* number of ports of the device */
 	uint8_t reads_out; /* READs that one QP may have in flight as requester */
 	uint8_t reads_in;  /* READs that one QP may answer at a time as responder */
 	/* code of the requested ACK time-out; the one in use is dv_qp.ack_timeout */
@@ -71,9 +82,14 @@ struct dv_qp {
 	struct ibv_qp *qp;   /* the QP of libibverbs; NULL: dv_qp_kill() destroyed it */
 	uint8_t ack_timeout; /* code of the ACK time-out that the NIC uses; 0: not connected */
 	uint32_t psn;        /* packet sequence number that this end starts with */
+	struct dv_path path; /* of the device when this was created; constant */
 	/* handle of the send queue. owner: the poll core */
 	struct dv_sq sq;
 };
+
+/* device.c: the path as it was read last, and whether a path leads out of the port elsewhere */
+struct dv_path dv_verbs_path(const struct dv_device *device);
+bool dv_verbs_path_differs(const struct dv_path *a, const struct dv_path *b);
 
 int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
@@ -88,6 +104,7 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 int dv_verbs_qp_error(struct dv_qp *qp);
 uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp);
+bool dv_verbs_qp_stale(const struct dv_qp *qp);
 int dv_verbs_qp_kill(struct dv_qp *qp);
 void dv_verbs_qp_destroy(struct dv_qp *qp);
 

@@ -325,10 +325,21 @@ static void soft_attributes(const struct dv_device *nic, struct dv_attributes *r
 		.bits_per_second = nic->model.gbps * 1000000000u, .modelled = nic->model.on};
 }
 
+static int soft_port_look(struct dv_device *nic)
+{
+	bool down;
+
+	soft_lock(nic);
+	down = nic->port_down;
+	soft_unlock(nic);
+	return down ? dv_fail(-ENETDOWN, "%s has no link", nic->name) : 0;
+}
+
 const struct dv_ops dv_soft_ops = {
 	.open = soft_open,
 	.close = soft_close,
 	.attributes = soft_attributes,
+	.port_look = soft_port_look,
 	.step_all = soft_step_all,
 	.due_ns = soft_due_ns,
 	.mr_register = soft_mr_register,

@@ -185,6 +185,38 @@ static const char *device_settings(const struct settings *s, const char *name)
 	return s->soft_address[0] ? "soft.address" : "cluster.address";
 }
 
+/*
+ * Ports without a link, or without a GID, are rails that are out of use until they have one. At
+ * least one must be usable, or all, if rail.require_all says so.
+ */
+static int devices_usable(const struct control *control)
+{
+	unsigned usable = 0;
+	int first = 0;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		int rc = dv_port_look(control->rail[i].device);
+
+		usable += rc == 0;
+		if (rc == 0)
+			continue;
+		if (!first)
+			first = rc;
+		if (control->settings->rail_require_all)
+			log_error("rail %u: %s; rail.require_all = yes needs all of them", i,
+				dv_error());
+		else
+			log_warn("rail %u: %s", i, dv_error());
+	}
+	if (!first || (usable && !control->settings->rail_require_all))
+		return 0;
+	if (!usable)
+		log_error(
+			"rail.devices, rail.gid_index: none of %u rail(s) can be used; the lines above say why and what to do",
+			control->rails);
+	return first;
+}
+
 /* The port of a software NIC over TCP: soft.port for the first, the next for the second. */
 static uint16_t control_soft_port(const struct control *control, unsigned rail)
 {
@@ -210,6 +242,7 @@ static int control_devices_open(struct control *control)
 		struct dv_options options = {.name = name,
 			.port = 1,
 			.gid_index = (int)s->rail_gid_index,
+			.later = true,
 			.ack_timeout = (uint8_t)s->rail_ack_timeout,
 			.traffic_class = (int)s->rail_traffic_class,
 			.service_level = (uint8_t)s->rail_service_level,
@@ -235,6 +268,12 @@ static int control_devices_open(struct control *control)
 		}
 	}
 	if (control->rails) {
+		int rc = devices_usable(control);
+
+		if (rc < 0) {
+			control_devices_close(control);
+			return rc;
+		}
 		model_warn(control);
 		rdma_tell(control);
 	}

@@ -102,6 +102,7 @@ static inline void side_connect(struct side *side)
 		.device = side->near,
 		.qp = side->ibv,
 		.psn = 0x123456,
+		.path = side->near->path,
 		.sq = {.qpn = side->ibv->qp_num}};
 	struct dv_qp *ours[2] = {&ibv, side->hot};
 

@@ -68,7 +68,7 @@ static void connect_end(struct end *end, const struct end *to)
 		.rq_psn = to->qp->qp_num,
 		.max_dest_rd_atomic = 16,
 		.min_rnr_timer = 1,
-		.ah_attr = {.dlid = to->device->lid, .port_num = 1}};
+		.ah_attr = {.dlid = to->device->path.lid, .port_num = 1}};
 	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS,
 		.timeout = 14,
 		.retry_cnt = 7,

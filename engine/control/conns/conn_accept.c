@@ -145,6 +145,9 @@ static void in_conn_done(struct qps *qps)
 		log_warn("rail %u: no queue pairs for a peer: %s", in_conn->to_rail, qps->text);
 		in_conn_answer(qps->control, in_conn->ref, in_conn->serial, qps->status, NULL);
 		in_conn_fail(in_conn);
+	} else if (qps_stale(qps)) {
+		in_conn_answer(qps->control, in_conn->ref, in_conn->serial, -ESTALE, NULL);
+		in_conn_fail(in_conn);
 	} else {
 		in_conn_answer(qps->control, in_conn->ref, in_conn->serial, 0, in_conn);
 	}
@@ -210,6 +213,8 @@ bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Conne
 		status = -ESTALE;
 	else if (control->conns->health[connect->to_rail].lost)
 		status = -ENETDOWN;
+	else if (control->conns->health[connect->to_rail].port)
+		status = control->conns->health[connect->to_rail].port;
 	else
 		status = in_conn_open(control, ref, connect);
 	if (status)

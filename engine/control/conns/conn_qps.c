@@ -70,6 +70,10 @@ static int qps_make(struct qps *qps)
 	struct control_rail *r = &qps->control->rail[qps->rail];
 	struct qp_set *set = &qps->set;
 
+	/* not every NIC reports each change of its GIDs */
+	qps->port = dv_port_look(r->device);
+	if (qps->port)
+		return qps_failed(qps, qps->port);
 	for (; set->count < qps->count; set->count++) {
 		int status;
 
@@ -159,6 +163,10 @@ static void qps_on_done(struct work *work)
 	struct qps *qps = (struct qps *)work;
 
 	qps->busy = false;
+	if (qps->call == QPS_MAKE && qps->port)
+		conns_port_look(qps->control, qps->rail);
+	else if (qps->call == QPS_MAKE)
+		conns_replace_stale(qps->control, qps->rail);
 	qps->done(qps);
 }
 
@@ -188,6 +196,11 @@ bool qps_have(const struct qps *qps, uint32_t qpn)
 		if (dv_qp_number(qps->set.qp[i]) == qpn)
 			return true;
 	return false;
+}
+
+bool qps_stale(const struct qps *qps)
+{
+	return !qps->busy && qps->set.count && dv_qp_stale(qps->set.qp[0]);
 }
 
 bool ends_fit(size_t count, Pc__QpEnd *const *ends)

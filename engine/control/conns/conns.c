@@ -359,9 +359,12 @@ static void out_conn_connected(struct out_conn *conn)
 {
 	struct control *control = conn->control;
 
-	if (conn->qps.status) {
-		log_warn("rail %u: no connection with peer %u: %s", conn->rail, conn->handle.peer,
-			conn->qps.text);
+	if (conn->qps.status || qps_stale(&conn->qps)) {
+		if (!conn->handle.probe)
+			log_warn("rail %u: no connection with peer %u: %s", conn->rail,
+				conn->handle.peer,
+				conn->qps.status ? conn->qps.text
+						 : "the address of its port changed meanwhile");
 		out_conn_give_up(conn);
 		return;
 	}
@@ -516,8 +519,10 @@ bool conn_accept_connected(
 		status = -EPROTO;
 	if (status) {
 		member_texts(&link->member->record, &texts);
-		log_warn("rail %u: no connection with %s: %s", conn->rail, texts.name,
-			strerror(-status));
+		/* a probe is repeated until it is answered, and the first refusal was told */
+		if (!conn->handle.probe)
+			log_warn("rail %u: no connection with %s: %s", conn->rail, texts.name,
+				strerror(-status));
 		out_conn_give_up(conn);
 		return fits;
 	}
@@ -607,6 +612,34 @@ void out_conns_break_rail(struct control *control, unsigned rail)
 		conn_health_out(control, rail, conn->handle.peer, conn->handle.ref);
 		out_conn_end(conn);
 	}
+}
+
+void conns_replace_stale(struct control *control, unsigned rail)
+{
+	struct out_conn *conn, *next;
+	struct in_conn *in_conn;
+	unsigned out = 0, in = 0;
+
+	for (conn = LIST_FIRST(&control->conns->out_conns); conn; conn = next) {
+		next = LIST_NEXT(conn, next);
+		if (conn->rail != rail || conn->gone || conn->state == OUT_CONN_BROKEN ||
+			!qps_stale(&conn->qps))
+			continue;
+		out++;
+		if (conn->state == OUT_CONN_LIVE)
+			out_conn_break_anew(control, conn);
+		else
+			out_conn_give_up(conn);
+	}
+	LIST_FOREACH (in_conn, &control->conns->in_conns, next)
+		if (in_conn->to_rail == rail && !in_conn->gone && qps_stale(&in_conn->qps)) {
+			in++;
+			in_conn_fail(in_conn);
+		}
+	if (out || in)
+		log_info(
+			"rail %u: the GID of its port is another or at another index: %u outgoing and %u incoming connections are made anew",
+			rail, out, in);
 }
 
 void conns_returned(struct control *control, unsigned rail, struct rail_conn *handle)

@@ -72,6 +72,8 @@ __attribute__((format(printf, 3, 4))) void rail_lost(
  * read over this rail.
  */
 const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out);
+/* Why the rail's port cannot be used, with the remedy; "": it can, as far as is known. */
+const char *conns_rail_why(const struct control *control, unsigned rail);
 
 /* ---- members and their messages -------------------------------------------------------------- */
 

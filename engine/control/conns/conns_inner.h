@@ -51,6 +51,7 @@
 #define CONN_CALL_S 10u /* shutdown: time limit for one driver call to return, in s */
 #define CONN_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
+#define PORT_WHY_BYTES 240u
 
 struct qp_set {
 	unsigned count;
@@ -96,6 +97,7 @@ struct qps {
 	unsigned remotes;
 	struct dv_address remote[QPS_PER_PEER_MAX];
 	void (*done)(struct qps *qps);
+	int port; /* result of QPS_MAKE: what the port was found to be; see dv_port_look() */
 	/* results of the driver call, written by the helper thread */
 	int status;
 	char text[240];
@@ -181,11 +183,26 @@ struct conn_health {
 	unsigned hung_looks;
 };
 
+/* A look at the port of one of our rails, by a helper thread. */
+struct port_look {
+	struct work work; /* must be first: a pointer to it is cast to struct port_look */
+	struct control *control;
+	unsigned rail;
+	bool busy;
+	bool again; /* the port may have changed since: the result does not count, look once more */
+	int status;
+	char text[PORT_WHY_BYTES];
+};
+
 /* Health of one of our rails. */
 struct rail_health {
-	bool port_down;
-	bool lost; /* the rail's NIC died; stays true until the engine is restarted */
-	bool cut;  /* the rail is lost and its device is closed: the NIC writes nothing any more */
+	/* 0: the port can be used; else why not, as dv_port_look() says */
+	int port;
+	char why[PORT_WHY_BYTES]; /* the same as a text with its remedy */
+	struct port_look look;
+	uint64_t looked_ns; /* when `port` was found out last */
+	bool lost;          /* the rail's NIC died; stays true until the engine is restarted */
+	bool cut; /* the rail is lost and its device is closed: the NIC writes nothing any more */
 	bool slow;
 	unsigned slow_times; /* number of times in a row that the rail was found slow */
 	/* end of the rail's present rest if it is slow, else of its last rest */
@@ -250,6 +267,11 @@ void out_conn_go_on(struct out_conn *conn);
  * number, and another member may have this one.
  */
 const struct member_record *conn_member(const struct control *control, uint16_t peer, uint32_t ref);
+/*
+ * Ends the connections of one of our rails that send with a source address that its port has no
+ * more, outgoing and incoming ones. They are made anew.
+ */
+void conns_replace_stale(struct control *control, unsigned rail);
 /* Gives up or breaks every outgoing connection of one of our rails. */
 void out_conns_break_rail(struct control *control, unsigned rail);
 /*
@@ -264,8 +286,13 @@ unsigned conns_busy(const struct control *control);
 
 /* ---- rail_health.c --------------------------------------------------------------------------- */
 
-/* Called when the port of the rail's NIC lost its link, or has its link again. */
-void conns_port(struct control *control, unsigned rail, bool up);
+/*
+ * Called when the port of the rail's NIC is known to be usable (status 0) or not (the other values
+ * of dv_port_look(), and `why`).
+ */
+void conns_port(struct control *control, unsigned rail, int status, const char *why);
+/* A helper thread looks at the port, because it may have changed; conns_port() follows. */
+void conns_port_look(struct control *control, unsigned rail);
 
 /* Sets or clears a rail's bit in a word of the status segment that tells clients which are out. */
 static inline void rail_out_bit_set(uint32_t *word, unsigned rail, bool out)
@@ -296,6 +323,8 @@ void qps_start(struct qps *qps, enum qps_call call);
 void qps_abandon(struct qps *qps);
 /* True while a helper thread makes or connects these queue pairs. */
 bool qps_making(const struct qps *qps);
+/* See dv_qp_stale(); false while a helper thread works on them. */
+bool qps_stale(const struct qps *qps);
 /* Destroys the queue pairs. For conns_close() only, when no helper thread is running. */
 void qps_destroy(struct qp_set *set);
 /*

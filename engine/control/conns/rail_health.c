@@ -6,7 +6,8 @@
  * plane's thread; a helper thread closes the device of a lost NIC.
  *
  * A rail is out of use
- *   while its port has no link;
+ *   while its port has no link, or no GID that it may use: the port is read at each event of its
+ *   link or its GIDs, before a connection is made, and every second while it cannot be used;
  *   while it rests, because it was much slower than the other rails;
  *   for ever when its NIC is lost: no command of its driver helps any more.
  * When it is in use again, its broken connections are probed at once. A rail that is out of use
@@ -57,6 +58,7 @@
 #define HEALTH_STEADY_NS 10000000000ull
 #define HEALTH_HUNG_LOOKS 3u /* READs that hang for fewer looks suspect no member */
 #define HEALTH_STALL_LOOKS 2u
+#define PORT_LOOK_NS 1000000000ull /* between two looks at a port that cannot be used */
 #define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
 
 /* ---- rails in use and out of use ------------------------------------------------------------- */
@@ -65,7 +67,7 @@ bool rail_out(const struct control *control, unsigned rail)
 {
 	const struct rail_health *h = &control->conns->health[rail];
 
-	return h->port_down || h->slow || h->lost;
+	return h->port || h->slow || h->lost;
 }
 
 /* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
@@ -120,15 +122,17 @@ static void rail_returns(struct control *control, unsigned rail)
 		rail_probe_due(control, rail, net_now());
 }
 
-void conns_port(struct control *control, unsigned rail, bool up)
+void conns_port(struct control *control, unsigned rail, int status, const char *why)
 {
 	struct rail_health *h = &control->conns->health[rail];
 	bool was_out = rail_out(control, rail);
 
 	if (h->lost)
 		return;
-	h->port_down = !up;
-	if (!was_out && !up)
+	h->port = status;
+	h->looked_ns = net_now();
+	snprintf(h->why, sizeof(h->why), "%s", why);
+	if (!was_out && status)
 		rail_leaves(control, rail);
 	else if (was_out && !rail_out(control, rail))
 		rail_returns(control, rail);
@@ -150,7 +154,76 @@ const char *conns_rail_state(const struct control *control, unsigned rail, unsig
 		return "lost";
 	if (conns->health[rail].slow)
 		return "slow";
-	return conns->health[rail].port_down || (*ret_peers_out && !used) ? "down" : "up";
+	return conns->health[rail].port || (*ret_peers_out && !used) ? "down" : "up";
+}
+
+const char *conns_rail_why(const struct control *control, unsigned rail)
+{
+	return control->conns->health[rail].why;
+}
+
+/* ---- looks at a port ------------------------------------------------------------------------- */
+
+static void port_look_run(struct work *work, unsigned part)
+{
+	struct port_look *look = (struct port_look *)work;
+
+	(void)part;
+	look->status = dv_port_look(look->control->rail[look->rail].device);
+	snprintf(look->text, sizeof(look->text), "%s", look->status ? dv_error() : "");
+}
+
+static void port_look_done(struct work *work)
+{
+	struct port_look *look = (struct port_look *)work;
+	struct control *control = look->control;
+	struct rail_health *h = &control->conns->health[look->rail];
+
+	look->busy = false;
+	if (h->lost || control->stopping)
+		return;
+	if (look->again) {
+		conns_port_look(control, look->rail);
+		return;
+	}
+	if (h->port && look->status == 0)
+		log_info("rail %u: %s has its link again", look->rail,
+			control->plan.rail[look->rail].device);
+	else if (look->status && strcmp(look->text, h->why) != 0)
+		log_error("rail %u is out of use: %s", look->rail, look->text);
+	conns_port(control, look->rail, look->status, look->text);
+	conns_replace_stale(control, look->rail);
+}
+
+void conns_port_look(struct control *control, unsigned rail)
+{
+	struct rail_health *h = &control->conns->health[rail];
+
+	if (h->lost || control->stopping)
+		return;
+	h->look.again = h->look.busy;
+	if (h->look.busy)
+		return;
+	h->look.busy = true;
+	h->look.control = control;
+	h->look.rail = rail;
+	h->look.work.run = port_look_run;
+	h->look.work.done = port_look_done;
+	work_submit(control->conns->works, work_queue_of(rail, false), &h->look.work);
+}
+
+/* The first look at each port. The engine starts if one of them can be used. */
+static void ports_look_first(struct control *control)
+{
+	for (unsigned r = 0; r < control->rails; r++) {
+		int status = dv_port_look(control->rail[r].device);
+
+		if (!status)
+			continue;
+		log_error("rail %u is out of use: %s; it is used when its port can be", r,
+			dv_error());
+		conns_port(control, r, status, dv_error());
+	}
 }
 
 /* ---- a rail far slower than its siblings ----------------------------------------------------- */
@@ -369,6 +442,8 @@ static void rails_watch(void *context)
 		}
 		if (!rail_out(control, r))
 			rail_probe_due(control, r, now_ns);
+		else if (h->port && now_ns - h->looked_ns >= PORT_LOOK_NS && !h->look.busy)
+			conns_port_look(control, r);
 	}
 	rails_unread_watch(control);
 	if (control->rails > 1 && ++conns->watches % HEALTH_WATCHES == 0)
@@ -384,6 +459,7 @@ int rail_health_open(struct control *control)
 		return -ENOMEM;
 	}
 	control->conns->watch = watch;
+	ports_look_first(control);
 	return 0;
 }
 
@@ -514,11 +590,15 @@ static void device_event_handle(
 		log_error(
 			"rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch",
 			rail, name, event->port);
-		conns_port(control, rail, false);
+		conns_port(control, rail, -ENETDOWN,
+			"its port lost its link: check the cable and the switch");
+		/* one in progress may have seen the link */
+		control->conns->health[rail].look.again = control->conns->health[rail].look.busy;
 		break;
-	case DV_EVENT_PORT_UP:
-		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
-		conns_port(control, rail, true);
+	case DV_EVENT_PORT_UP: conns_port_look(control, rail); break;
+	case DV_EVENT_ADDRESS:
+		log_info("rail %u: %s port %u: %s", rail, name, event->port, event->text);
+		conns_port_look(control, rail);
 		break;
 	case DV_EVENT_DEVICE_FATAL: rail_lost(control, rail, "%s", event->text); break;
 	case DV_EVENT_CQ_OVERRUN:

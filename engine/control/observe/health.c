@@ -186,7 +186,8 @@ static void health_rails(const struct snapshot *s, struct health *h)
 			finding_add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
 				r->device);
 		else if (!strcmp(r->state, "down"))
-			finding_add(h, FINDING_rail_down, "rail %u (%s) is down", i, r->device);
+			finding_add(h, FINDING_rail_down, "rail %u (%s) is down%s%s", i, r->device,
+				r->why[0] ? ": " : "", r->why);
 		else if (!strcmp(r->state, "slow"))
 			finding_add(h, FINDING_rail_slow, "rail %u (%s) is slow", i, r->device);
 		else if (r->peers_out)

@@ -168,6 +168,7 @@ static void snapshot_take_rail(const struct control *control, unsigned i, struct
 		ret->registered_bytes += rail->exported[region].length;
 	text_copy(ret->device, sizeof(ret->device), plan->device);
 	text_copy(ret->state, sizeof(ret->state), conns_rail_state(control, i, &ret->peers_out));
+	text_copy(ret->why, sizeof(ret->why), conns_rail_why(control, i));
 	rail_counters(rail->rail, ret->counter);
 	rail_latency(rail->rail, ret->latency, &ret->latency_ns_sum);
 }

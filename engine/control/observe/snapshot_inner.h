@@ -22,6 +22,7 @@
 #include "engine/rail/rail.h"
 
 #define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "opening", "out" */
+#define SNAPSHOT_WHY_BYTES 200
 #define SNAPSHOT_SOFTWARE_BYTES 32
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
 #define SNAPSHOT_MEMBERS 2048
@@ -66,6 +67,7 @@ struct snapshot_member {
 struct snapshot_rail {
 	char device[NAME_BYTES_MAX];
 	char state[SNAPSHOT_STATE_BYTES]; /* "up", "down", "slow", "lost" */
+	char why[SNAPSHOT_WHY_BYTES];     /* the port cannot be used, and the remedy; "": it can */
 	int core, node;
 	unsigned poll_core, gbps;
 	bool busy, isolated, modelled; /* the first two: of its poll core */

@@ -106,6 +106,12 @@ int dv_open(const struct dv_options *options, struct dv_device **ret)
 	return -ENODEV;
 }
 
+int dv_port_look(struct dv_device *device)
+{
+	(void)device;
+	return 0;
+}
+
 void dv_close(struct dv_device *device)
 {
 	(void)device;

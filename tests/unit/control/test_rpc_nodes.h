@@ -76,7 +76,16 @@ struct node {
 extern struct node node[NODES];
 
 /* Counters of the calls to the stub NICs, shared by all nodes. */
-enum stub_call { QPS_ALIVE, QPS_CONNECTS, QPS_ERRORS, QPS_KILLS, CUTS, EVENT_READS, STUB_CALLS };
+enum stub_call {
+	QPS_ALIVE,
+	QPS_CONNECTS,
+	QPS_ERRORS,
+	QPS_KILLS,
+	CUTS,
+	EVENT_READS,
+	PORT_LOOKS,
+	STUB_CALLS
+};
 unsigned stub_count(enum stub_call which);
 /* sets all counters to 0, except QPS_ALIVE, the number of existing QPs */
 void stub_counts_clear(void);
@@ -100,6 +109,9 @@ extern unsigned regions_retried;
 /* results that the stubs of dv_event_fd() and dv_event_next() return */
 extern int event_fd, event_status;
 extern uint64_t port_bits_per_second;
+/* result of dv_port_look(); QPs up to this number are stale */
+extern int port_look_status;
+extern uint32_t qps_stale_to;
 
 /* Capacity, in entries, of the shard of each node that is opened after this is set. */
 extern uint64_t nodes_entries;

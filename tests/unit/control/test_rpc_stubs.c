@@ -22,6 +22,8 @@ unsigned connects_blocked, connects_free, connects_held;
 unsigned regions_retried;
 int event_fd = -1, event_status;
 uint64_t port_bits_per_second;
+int port_look_status;
+uint32_t qps_stale_to;
 
 static void count(unsigned *what, unsigned by)
 {
@@ -80,6 +82,18 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
 	(void)device;
 	*ret = (struct dv_attributes){.bits_per_second = port_bits_per_second};
+}
+
+int dv_port_look(struct dv_device *device)
+{
+	(void)device;
+	count(&counts[PORT_LOOKS], 1);
+	return __atomic_load_n(&port_look_status, __ATOMIC_SEQ_CST);
+}
+
+bool dv_qp_stale(const struct dv_qp *qp)
+{
+	return qp->number <= __atomic_load_n(&qps_stale_to, __ATOMIC_SEQ_CST);
 }
 
 int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,

@@ -74,8 +74,8 @@ static void the_best_gid_of_the_table_is_chosen(void **state)
 			continue;
 		}
 		device = stub_open();
-		assert_int_equal(device->gid_index, rows[row].chosen);
-		assert_memory_equal(&device->gid, &stub.gids[rows[row].chosen].gid, 16);
+		assert_int_equal(device->path.gid_index, rows[row].chosen);
+		assert_memory_equal(&device->path.gid, &stub.gids[rows[row].chosen].gid, 16);
 		dv_verbs_ops.close(device);
 	}
 }
@@ -97,8 +97,8 @@ static void the_gid_index_is_not_the_place_in_the_list(void **state)
 	stub.gids[1].gid_index = 7;
 	stub.gids[2].gid_index = 5;
 	device = stub_open();
-	assert_int_equal(device->gid_index, 5);
-	assert_memory_equal(&device->gid, &stub.gids[2].gid, 16);
+	assert_int_equal(device->path.gid_index, 5);
+	assert_memory_equal(&device->path.gid, &stub.gids[2].gid, 16);
 	dv_verbs_ops.close(device);
 }
 
@@ -110,18 +110,18 @@ static void a_configured_gid_index_is_checked_and_used(void **state)
 	(void)state;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
 	/* a link-local GID is chosen, because the settings request its index */
-	assert_int_equal(device->gid_index, 1);
+	assert_int_equal(device->path.gid_index, 1);
 	assert_non_null(strstr(stub.log, "GID 1 fe80::1 (as set)"));
 	dv_verbs_ops.close(device);
 	options.gid_index = 2;
-	refused(&options, -EINVAL, "GID 2 (::ffff:10.0.0.1) is not RoCE v2");
+	refused(&options, -EADDRNOTAVAIL, "GID 2 (::ffff:10.0.0.1) is not RoCE v2");
 	options.gid_index = 4;
-	refused(&options, -EINVAL, "has no GID at index 4");
+	refused(&options, -EADDRNOTAVAIL, "has no GID at index 4");
 	stub_gid(4, IBV_GID_TYPE_ROCE_V2, "2001:db8::1");
 	/* an address handle has 8 bits for the GID index, so index 259 must be refused */
 	stub.gids[4].gid_index = 256 + 3;
 	options.gid_index = 256 + 3;
-	refused(&options, -EINVAL, "has no GID at index 259");
+	refused(&options, -EADDRNOTAVAIL, "has no GID at index 259");
 }
 
 static void infiniband_uses_its_lid_and_first_gid(void **state)
@@ -134,14 +134,14 @@ static void infiniband_uses_its_lid_and_first_gid(void **state)
 	stub_gid(0, IBV_GID_TYPE_IB, "fe80::b");
 	stub.gid_count = 1;
 	device = stub_open();
-	assert_int_equal(device->kind, DV_ADDRESS_INFINIBAND);
-	assert_int_equal(device->lid, 12);
-	assert_int_equal(device->gid_index, 0);
-	assert_false(device->grh);
+	assert_int_equal(device->path.kind, DV_ADDRESS_INFINIBAND);
+	assert_int_equal(device->path.lid, 12);
+	assert_int_equal(device->path.gid_index, 0);
+	assert_false(device->path.grh);
 	dv_verbs_ops.close(device);
 	stub.port.flags = IBV_QPF_GRH_REQUIRED;
 	device = stub_open();
-	assert_true(device->grh);
+	assert_true(device->path.grh);
 	dv_verbs_ops.close(device);
 	stub.port.lid = 0;
 	refused(&usual, -ENETDOWN, "has no LID: does a subnet manager run?");
@@ -188,15 +188,77 @@ static void unusable_devices_are_refused_with_a_reason(void **state)
 	refused(&usual, -EPROTO, "MTU code 0");
 }
 
+static void look(struct dv_device *device, int expected, const char *words)
+{
+	assert_int_equal(dv_verbs_ops.port_look(device), expected);
+	if (expected)
+		assert_non_null(strstr(dv_error(), words));
+}
+
+/* The kernel registers GIDs at the first free index, so a flap of the link may exchange two. */
+static void a_gid_that_moves_is_found_again(void **state)
+{
+	struct dv_device *device;
+	struct dv_qp old = {0};
+
+	(void)state;
+	stub.gid_count = 0;
+	stub_gid(0, IBV_GID_TYPE_ROCE_V2, "fe80::1");
+	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2");
+	stub_gid(2, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1");
+	device = stub_open();
+	old.device = device;
+	old.path = device->path;
+	assert_int_equal(device->path.gid_index, 1);
+	assert_false(dv_verbs_qp_stale(&old));
+	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "fe80::1");
+	stub_gid(0, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1");
+	stub_gid(2, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2");
+	look(device, 0, NULL);
+	/* the same address as before, although another one has a lower index */
+	assert_int_equal(device->path.gid_index, 2);
+	assert_true(dv_verbs_qp_stale(&old));
+	old.path = device->path;
+	stub_gid(2, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.3"); /* at the same index */
+	look(device, 0, NULL);
+	assert_int_equal(device->path.gid_index, 0);
+	assert_true(dv_verbs_qp_stale(&old));
+	stub_gid(0, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1");
+	stub_gid(1, IBV_GID_TYPE_ROCE_V1, "fe80::1");
+	stub_gid(2, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1");
+	stub_gid(3, IBV_GID_TYPE_ROCE_V1, "::");
+	look(device, -EADDRNOTAVAIL, "has no RoCE v2 GID");
+	dv_verbs_ops.close(device);
+}
+
+static void a_port_without_a_link_can_be_opened_for_later(void **state)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = 1, .later = true};
+	struct dv_device *device;
+
+	(void)state;
+	stub.port.state = IBV_PORT_DOWN;
+	stub.gid_count = 0;
+	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
+	look(device, -ENETDOWN, "is not active");
+	stub.port.state = IBV_PORT_ACTIVE;
+	look(device, -EADDRNOTAVAIL, "has no GID at index 1");
+	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1");
+	stub.gids[0] = stub.gids[1];
+	look(device, 0, NULL);
+	assert_int_equal(device->path.gid_index, 1);
+	dv_verbs_ops.close(device);
+}
+
 static void a_small_mtu_is_logged(void **state)
 {
 	char text[sizeof(stub.log)];
 
 	(void)state;
 	stub.port.active_mtu = IBV_MTU_1024;
-	stub.fail_at = 5; /* reading the GID table fails, which comes after the warning */
+	stub.fail_at = 6; /* the protection domain fails, which comes after the warning */
 	stub.fail_errno = EIO;
-	refused(&usual, -EIO, "ibv_query_gid_table(mlx5_0)");
+	refused(&usual, -EIO, "ibv_alloc_pd(mlx5_0)");
 	strcpy(text, stub.log);
 	assert_non_null(strstr(text, "RDMA MTU is 1024, not 4096"));
 }
@@ -340,6 +402,8 @@ int main(void)
 		TEST(path_options_out_of_range_are_refused),
 		TEST(the_port_rate_is_lanes_times_lane_rate),
 		TEST(closing_a_device_with_memory_regions_is_logged),
+		TEST(a_gid_that_moves_is_found_again),
+		TEST(a_port_without_a_link_can_be_opened_for_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,9 +51,12 @@ static void events_of_another_port_are_ignored(void **state)
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
 	next.element.port_num = 1;
 	assert_int_equal(next_event(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_OTHER);
+	assert_int_equal(next_event(device, IBV_EVENT_GID_CHANGE).kind, DV_EVENT_OTHER);
 	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_OTHER);
 	next.element.port_num = 2;
 	assert_int_equal(next_event(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_PORT_DOWN);
+	assert_int_equal(next_event(device, IBV_EVENT_GID_CHANGE).kind, DV_EVENT_ADDRESS);
+	assert_int_equal(next_event(device, IBV_EVENT_LID_CHANGE).kind, DV_EVENT_ADDRESS);
 	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_PORT_UP);
 	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).port, 2);
 	dv_verbs_ops.close(device);

@@ -58,7 +58,7 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	unsigned peers_out;
 
 	(void)state;
-	conns_port(&node[0].control, 1, false);
+	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
 	assert_int_equal(node[0].control.counter[COUNTER_rails_down], 1);
 	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "down");
@@ -69,7 +69,7 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	assert_int_equal(node[0].rail[1].tells, 2);
 	want(1);
 	assert_int_equal(told(1, 2)->kind, RAIL_CONN_REFUSE);
-	conns_port(&node[0].control, 1, true);
+	conns_port(&node[0].control, 1, 0, "");
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
 	/* bit 1: clients do not use rail 1 towards node 1 until its probe is answered */
 	assert_int_equal(rails_out(), 2);
@@ -81,6 +81,86 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	conns_stop(&node[0].control);
 }
 
+static bool looked(unsigned more)
+{
+	unsigned before = stub_count(PORT_LOOKS);
+
+	return nodes_until(stub_count(PORT_LOOKS) >= before + more, 3000);
+}
+
+static void a_port_that_cannot_be_used_is_looked_at_until_it_can(void **state)
+{
+	unsigned peers_out;
+
+	(void)state;
+	port_look_status = -EADDRNOTAVAIL;
+	conns_port_look(&node[0].control, 1);
+	assert_true(nodes_until(node[0].control.conns->health[1].port == -EADDRNOTAVAIL, 500));
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "down");
+	assert_string_equal(conns_rail_why(&node[0].control, 1), "a stub said no");
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	assert_true(looked(2)); /* no event says that it can be used */
+	port_look_status = 0;
+	assert_true(nodes_until(shm_load(&node[0].control.status->rails_out) == 0, 3000));
+	assert_string_equal(conns_rail_why(&node[0].control, 1), "");
+	conns_stop(&node[0].control);
+}
+
+static void a_look_that_began_before_the_link_was_lost_does_not_count(void **state)
+{
+	struct port_look *look = &node[0].control.conns->health[1].look;
+
+	(void)state;
+	conns_port_look(&node[0].control, 1);
+	conns_port_look(&node[0].control, 1); /* the port may have changed since the first */
+	assert_true(look->again);
+	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
+	port_look_status = -ENETDOWN;
+	assert_true(nodes_until(!look->busy, 500));
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	port_look_status = 0;
+	conns_stop(&node[0].control);
+}
+
+static void connections_with_a_gid_that_moved_are_made_anew(void **state)
+{
+	struct rail_conn *got = connected(1);
+
+	(void)state;
+	qps_stale_to = UINT32_MAX;
+	conns_port_look(&node[0].control, 1);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	assert_int_equal(rails_out(), 2); /* clients do not wait for it */
+	qps_stale_to = 0;
+	conns_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
+	got = told(1, 2)->object;
+	conns_proven(&node[0].control, 1, got);
+	assert_int_equal(rails_out(), 0);
+	/* The other side's: it has one incoming connection there. */
+	assert_int_equal(qps_alive, 4);
+	qps_stale_to = UINT32_MAX;
+	conns_port_look(&node[1].control, 1);
+	assert_true(nodes_until(qps_alive == 2, 500));
+	qps_stale_to = 0;
+	conns_stop(&node[0].control);
+}
+
+static void a_port_without_a_link_serves_no_peer(void **state)
+{
+	(void)state;
+	conns_port(&node[1].control, 0, -ENETDOWN, "no link");
+	port_look_status = 0;
+	node[0].rail[0].tells = 0;
+	want(0);
+	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
+	assert_int_equal(qps_connects, 0); /* refused at once */
+	conns_port(&node[1].control, 0, 0, "");
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_ADD); /* the probe, within its back-off */
+	conns_proven(&node[0].control, 0, told(0, 1)->object);
+	conns_stop(&node[0].control);
+}
+
 static void a_port_with_its_link_again_is_probed_without_a_look(void **state)
 {
 	struct rail_conn *got = connected(1);
@@ -88,10 +168,10 @@ static void a_port_with_its_link_again_is_probed_without_a_look(void **state)
 
 	(void)state;
 	net_timer_stop(node[0].control.conns->watch); /* rails_watch() runs no more */
-	conns_port(&node[0].control, 1, false);
+	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
 	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
 	conns_returned(&node[0].control, 1, got);
-	conns_port(&node[0].control, 1, true);
+	conns_port(&node[0].control, 1, 0, "");
 	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
 	assert_true(((struct rail_conn *)told(1, 2)->object)->probe);
 	assert_int_equal(node[0].control.conns->watches, watches);
@@ -352,7 +432,7 @@ static void a_connection_that_breaks_hangs_on_when_its_probe_stalls(void **state
 
 	(void)state;
 	connected_patiently(on);
-	conns_port(&node[0].control, 0, false);
+	conns_port(&node[0].control, 0, -ENETDOWN, "no link");
 	stall(on[1], 1);
 	looks(LOOKS - 1, true);
 	breaks(1, on[1]);
@@ -398,15 +478,16 @@ static void ports_that_swap_make_no_member_suspect(void **state)
 	connected_patiently(on);
 	stall(on[0], 1);
 	looks(LOOKS, true);
-	conns_port(&node[0].control, 0, false); /* our own port 0 has no link */
+	conns_port(&node[0].control, 0, -ENETDOWN, "no link"); /* our own port 0 has no link */
 	conns_returned(&node[0].control, 0, on[0]);
 	looks(LOOKS, true); /* READs of the member complete over rail 1 */
 	assert_false(is_unread());
-	conns_port(&node[0].control, 0, true);
-	conns_port(&node[0].control, 1, false);
+	conns_port(&node[0].control, 0, 0, "");
+	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
 	looks(1, false); /* no READ completes anywhere */
 	assert_false(is_unread());
-	conns_port(&node[0].control, 0, false); /* no rail is in use: that says nothing */
+	conns_port(&node[0].control, 0, -ENETDOWN,
+		"no link"); /* no rail is in use: that says nothing */
 	looks(LOOKS, true);
 	assert_false(is_unread());
 	conns_stop(&node[0].control);
@@ -513,7 +594,7 @@ static void a_new_connection_ends_the_suspicion(void **state)
 
 	(void)state;
 	connected_patiently(on);
-	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
+	conns_port(&node[0].control, 0, -ENETDOWN, "no link"); /* rail 0 is out: it says nothing */
 	stall(on[1], 1);
 	looks(LOOKS, true);
 	assert_true(is_unread());
@@ -537,6 +618,10 @@ int main(void)
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
 		T(a_port_with_its_link_again_is_probed_without_a_look),
+		T(a_port_that_cannot_be_used_is_looked_at_until_it_can),
+		T(a_look_that_began_before_the_link_was_lost_does_not_count),
+		T(connections_with_a_gid_that_moved_are_made_anew),
+		T(a_port_without_a_link_serves_no_peer),
 		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
 		T(a_member_is_suspect_while_only_its_reads_hang),
 		T(a_member_is_suspect_only_after_several_looks_at_one_stall),

@@ -159,9 +159,9 @@ static void a_device_that_died_is_closed_and_stays_lost(void **state)
 	/* the control plane made no driver call on the lost NIC's queue pairs */
 	assert_int_equal(qps_errors + qps_kills, 0);
 	conns_returned(control, 1, got);
-	conns_port(control, 1, false);
+	conns_port(control, 1, -ENETDOWN, "no link");
 	/* reports that the port has its link again, as after the kernel has reset the device */
-	conns_port(control, 1, true);
+	conns_port(control, 1, 0, "");
 	want(1);
 	assert_int_equal(told(1, 3)->kind, RAIL_CONN_REFUSE);
 	nodes_run(3 * CONN_BACKOFF_MAX_MS);
@@ -216,7 +216,7 @@ static void a_rail_that_is_out_already_goes_down_once(void **state)
 {
 	(void)state;
 	connected(0);
-	conns_port(control, 0, false);
+	conns_port(control, 0, -ENETDOWN, "no link");
 	rail_lost(control, 0, "local catastrophic error");
 	assert_int_equal(control->counter[COUNTER_rails_down], 1);
 	assert_int_equal(shm_load(&control->status->rails_out), 1);

@@ -80,6 +80,10 @@ static void each_state_of_a_rail_is_one_finding(void **state)
 	strcpy(s.rail[1].state, "down");
 	make();
 	only(FINDING_rail_down, "rail 1 (mlx5_1) is down", FINDING_COUNT);
+	strcpy(s.rail[1].why, "check the cable");
+	make();
+	only(FINDING_rail_down, "rail 1 (mlx5_1) is down: check the cable", FINDING_COUNT);
+	strcpy(s.rail[1].why, "");
 	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
 	strcpy(s.rail[1].state, "slow");
 	make();

@@ -181,6 +181,13 @@ const char *conns_rail_state(const struct control *control, unsigned rail, unsig
 	return "up";
 }
 
+const char *conns_rail_why(const struct control *control, unsigned rail)
+{
+	(void)control;
+	(void)rail;
+	return "";
+}
+
 uint32_t rail_in_flight(const struct rail *rail)
 {
 	(void)rail;

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of NICs as they live in a rack, on pretended ConnectX: the GIDs of a port move to other
+indexes, a port has no link when its engine starts, the engine is started again meanwhile. Pages are
+read both ways over every rail within SECONDS of the link, and no engine is restarted for that.
+
+$PEERCACHE_PORTS rails (2); $PEERCACHE_PORT_PAIRS=all: every pair of events, at one host and at two.
+"""
+
+import itertools
+import json
+import os
+import re
+import socket
+import struct
+import time
+
+import harness
+
+RAILS = int(os.environ.get("PEERCACHE_PORTS", "2"))
+ALL = os.environ.get("PEERCACHE_PORT_PAIRS") == "all"
+SECONDS = 5
+MAGIC, MESSAGE_BYTES = 0x31736d2d78636f73, 608  # struct uv_message
+PORT, GID = 3, 4  # enum uv_message_kind
+LAST = RAILS - 1
+
+
+class Hosts(harness.cluster.Cluster):
+    """Engines on RoCE ports; `down` is the list of tools/soft-connectx, for all of them."""
+
+    def __init__(self, nodes=2, down="", rails=RAILS, settings=(), **options):
+        super().__init__(harness.BUILD, nodes, device="mlx5", pool_bytes="32MiB", settings=[
+            "rail.devices=" + ",".join(f"mlx5_{r}" for r in range(rails)),
+            "engine.huge_pages=no", *harness.patient(settings)], **options)
+        self.before += ["--link", "roce", "--devices", str(rails)]
+        self.rails, self.down = rails, [down] * nodes
+
+    def command(self, i):
+        words = super().command(i)
+        at = len(self.before)
+        return words[:at] + (["--down", self.down[i]] if self.down[i] else []) + words[at:]
+
+    def tell(self, i, rail, kind, value):
+        """Sends a datagram to the NIC, which its GID names."""
+        name = re.findall(rf"mlx5_{rail} port 1: RoCE v2, GID \d+ (?:::ffff:10\.77\.(\d+)\.(\d+)|"
+                          r"fe80::5c0f:7c00:0:([0-9a-f]+))", self.log(i))[-1]
+        number = int(name[2], 16) if name[2] else int(name[0]) << 8 | int(name[1])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.sendto(struct.pack("<QII", MAGIC, kind, value).ljust(MESSAGE_BYTES, b"\0"),
+                     f"\0soft-connectx-{number}".encode())
+
+    def state(self, i, rail):
+        return (self.status(i) or {"rails": [{"state": "?"}] * RAILS})["rails"][rail]["state"]
+
+    def pages_read(self, i):
+        return [rail["counters"]["pages_read"] for rail in self.status(i)["rails"]]
+
+    def findings(self, i):
+        done = harness.run([harness.program("tools/peercachectl"), "--socket", self.sockets[i],
+                            "health"], capture_output=True, text=True)
+        return done.stdout
+
+
+class Base(harness.ClusterTest):
+    def hosts(self, *arguments, **options):
+        hosts = Hosts(*arguments, **options)
+        self.addCleanup(hosts.stop)
+        return hosts.start()
+
+    def reads(self, hosts, i, rails=None):
+        """Host i reads pages of the other one: every page is right, and each of these rails reads
+        some. False: not now."""
+        before = hosts.pages_read(i)
+        client = harness.tool("tools/peercache-bench", "get", "--seconds", 1, "--verify",
+                              "--no-baseline", "--working-set", "8MiB", "--page-bytes", "64KiB",
+                              "--batch", 16, "--json", "-",
+                              sockets=[hosts.sockets[i], hosts.sockets[1 - i]])
+        status, out, err = harness.finish(client)
+        if status:
+            return False
+        got = json.loads(out[out.index("{"):])
+        self.assertEqual(got["wrong"], 0, out + err)
+        after = hosts.pages_read(i)
+        return got["misses"] == 0 and all(
+            after[r] > before[r] for r in (range(hosts.rails) if rails is None else rails))
+
+    def reads_both_ways(self, hosts, what, rails=None):
+        """Within SECONDS of clock(), of which a run of the benchmark takes one."""
+        for i in (0, 1):
+            harness.wait_for(lambda: self.reads(hosts, i, rails), SECONDS,
+                             f"{what}: host {i} reads over every rail\n" + hosts.log(i)[-1500:])
+
+    def is_down(self, hosts, i, rail):
+        harness.wait_for(lambda: hosts.state(i, rail) == "down", 10, f"rail {rail} is down")
+
+
+class Ports(Base):
+    def test_moved_gids_are_found_without_an_event_of_the_link(self):
+        hosts = self.hosts()
+        self.reads_both_ways(hosts, "before")
+        for i in (0, 1):
+            hosts.tell(i, LAST, GID, 1)
+            harness.wait_for(lambda: f"mlx5_{LAST} port 1: RoCE v2, GID 1 ::ffff" in hosts.log(i),
+                             SECONDS, "the GID is found")
+            self.reads_both_ways(hosts, f"moved at {i}")
+        self.stop_cleanly(hosts)
+
+    def test_a_fixed_index_that_no_longer_fits_is_a_finding_with_its_remedy(self):
+        hosts = self.hosts(settings=["rail.gid_index=3"])
+        self.reads_both_ways(hosts, "before")
+        hosts.tell(0, LAST, GID, 1)
+        self.is_down(hosts, 0, LAST)
+        for words in (f"rail_down: rail {LAST} (mlx5_{LAST}) is down", "GID 3 has become fe80:",
+                      "set rail.gid_index = -1"):
+            self.assertIn(words, hosts.findings(0))
+        hosts.tell(0, LAST, GID, 0)
+        self.reads_both_ways(hosts, "after")
+        self.stop_cleanly(hosts)
+
+    def test_without_any_link_or_with_one_missing_that_is_required_no_engine_starts(self):
+        everything = ",".join(f"mlx5_{r}" for r in range(RAILS))
+        for down, settings, said in ((everything, [], f"none of {RAILS} rail(s) can be used"),
+                                     ("mlx5_0", ["rail.require_all=yes"], "rail.require_all")):
+            with self.subTest(down), self.assertRaises(RuntimeError) as error:
+                self.hosts(1, down, settings=settings)
+            for words in (said, "mlx5_0 port 1 is not active", "check the cable"):
+                self.assertIn(words, str(error.exception))
+
+    def test_a_restart_without_a_link_keeps_the_pages_of_all_rails(self):
+        hosts = self.hosts(down=f"mlx5_{LAST}", keeper=True)
+        self.reads_both_ways(hosts, "without the link", range(LAST))
+        for i in (0, 1):
+            hosts.tell(i, LAST, PORT, 1)
+        self.reads_both_ways(hosts, "with the link")
+        pages = hosts.figure(0, "pages")
+        self.assertGreater(pages, 0)
+        hosts.crash(0)
+        self.is_down(hosts, 0, LAST)
+        self.assertEqual(hosts.figure(0, "pages"), pages)
+        self.reads_both_ways(hosts, "after the restart, without the link", range(LAST))
+        hosts.tell(0, LAST, PORT, 1)
+        self.reads_both_ways(hosts, "after the restart, with the link")
+        self.stop_cleanly(hosts)
+
+
+# What happens to a port, and what brings it back. Each: (host, rail) of the port.
+class Event:
+    def __init__(self, name, begin, end):
+        self.name, self.begin, self.end = name, begin, end
+
+
+def restarted(hosts, i, _rail):
+    hosts.kill(i)
+    hosts.restart(i)
+    hosts.wait_members(2)
+
+
+def without_link(hosts, i, rail):
+    hosts.down[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.down[i].split(",")} - {""}))
+    restarted(hosts, i, rail)
+
+
+def linked(hosts, i, rail):
+    hosts.down[i] = ""
+    hosts.tell(i, rail, PORT, 1)
+
+
+def moves(hosts, i, rail):
+    hosts.tell(i, rail, PORT, 0)
+    hosts.tell(i, rail, GID, 1)
+
+
+EVENTS = [Event("GIDs move", moves, linked),
+          Event("no link at the start", without_link, linked),
+          Event("engine restarted", restarted, lambda *_: None)]
+
+
+class Pairs(Base):
+    def pair(self, hosts, first, second):
+        """`first` and `second` are (event, host, rail): both have begun before one ends."""
+        what = " × ".join(f"{e.name} at host {i} rail {r}" for e, i, r in (first, second))
+        for event, i, rail in (first, second):
+            event.begin(hosts, i, rail)
+        begun = time.monotonic()
+        for event, i, rail in (first, second):
+            event.end(hosts, i, rail)
+        self.reads_both_ways(hosts, what)
+        print(f"{what}: {time.monotonic() - begun:.1f} s")
+
+    def test_pairs_of_events(self):
+        hosts = self.hosts()
+        self.reads_both_ways(hosts, "before")
+        if ALL:
+            for first, second in itertools.product(EVENTS, EVENTS):
+                self.pair(hosts, (first, 0, LAST), (second, 1, 0))
+                self.pair(hosts, (first, 0, LAST), (second, 0, 0))
+                self.pair(hosts, (first, 1, LAST), (second, 0, LAST))
+        else:
+            for first, second in itertools.combinations(EVENTS, 2):
+                self.pair(hosts, (first, 0, LAST), (second, 1, 0))
+        self.stop_cleanly(hosts)
+
+
+if __name__ == "__main__":
+    harness.main()

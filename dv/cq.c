@@ -37,6 +37,8 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 	struct ibv_cq *cq;
 	int rc;
 
+	if (device->cut)
+		return dv_fail(-ENODEV, "creating a completion queue: there is no NIC %s", name);
 	if (!depth || depth > device->cq_depth_max)
 		return dv_fail(-EINVAL,
 			"creating a completion queue of %u entries on %s: not possible; the device supports 1 to %u",

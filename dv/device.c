@@ -346,7 +346,9 @@ static int verbs_port_look(struct dv_device *device)
 	int rc;
 
 	if (!dv_verbs_enter(device))
-		return dv_fail(-ENODEV, "%s is lost", device->name);
+		return dv_fail(-ENODEV,
+			"there is no NIC %s here: see `rdma link` and dmesg; start the engine again when it is back",
+			device->name);
 	rc = path_read(device);
 	dv_verbs_leave(device);
 	return rc;
@@ -461,6 +463,14 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 	pthread_mutex_init(&device->path_lock, NULL);
 	pthread_rwlock_init(&device->gate, NULL);
 	rc = context_open(device, options->name);
+	if (rc == -ENODEV && options->later) {
+		/* as after dv_cut(): no call reaches a device */
+		device->cut = true;
+		device->mr_bytes_max = UINT64_MAX;
+		dv_hint_store(&device->cut_wanted, 1);
+		*ret_device = device;
+		return 0;
+	}
 	if (rc)
 		goto no_context;
 	rc = device_check(device);

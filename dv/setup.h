@@ -48,8 +48,8 @@ struct dv_options {
 	int traffic_class; /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
-	/* true: dv_open() opens the NIC although its port has no link or no GID yet; dv_port_look()
-	 * tells */
+	/* true: dv_open() opens the NIC although its port has no link or no GID yet, or it is not
+	 * there: then it is as after dv_cut(). dv_port_look() tells */
 	bool later;
 	/* true: packets have no flow labels, so switches send all QPs to a peer over one path */
 	bool one_flow;

@@ -78,6 +78,33 @@ static void log_unknown_device(const struct topology *t, const char *device)
 		device, names[0] ? names : " none (is its driver loaded?)");
 }
 
+/*
+ * A NIC that has vanished is a rail that is lost, if another one is there and rail.require_all
+ * does not say that all must be.
+ */
+static int check_absent(struct plan_work *w)
+{
+	const char *first = NULL;
+	unsigned absent = 0;
+
+	for (unsigned i = 0; i < w->plan->rails; i++) {
+		const struct plan_rail *rail = &w->plan->rail[i];
+
+		absent += rail->absent;
+		if (rail->absent && !first)
+			first = rail->device;
+	}
+	if (!first)
+		return 0;
+	if (absent == w->plan->rails || w->s->rail_require_all) {
+		log_unknown_device(w->t, first);
+		return -EINVAL;
+	}
+	note(w->plan, "%u of %u NICs are not on this machine, the first is %s", absent,
+		w->plan->rails, first);
+	return 0;
+}
+
 static int find_devices(struct plan_work *w)
 {
 	const char *list = w->s->rail_devices;
@@ -110,6 +137,9 @@ static int find_devices(struct plan_work *w)
 				w->t->nodes > 1 ? w->t->node[plan->rails % w->t->nodes].node : -1;
 		} else if (nic) {
 			rail->numa_node = nic->node;
+		} else if (strlen(device) < NAME_BYTES_MAX) {
+			rail->numa_node = -1;
+			rail->absent = true;
 		} else {
 			log_unknown_device(w->t, device);
 			return -EINVAL;
@@ -127,7 +157,7 @@ static int find_devices(struct plan_work *w)
 		rail->core = -1;
 		plan->rails++;
 	}
-	return 0;
+	return check_absent(w);
 }
 
 /* May the plan use core t->cpu[i]: is it allowed, not claimed and not used by this plan? */

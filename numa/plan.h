@@ -17,6 +17,7 @@
 struct plan_rail {
 	char device[NAME_BYTES_MAX];
 	int numa_node; /* NUMA node of the rail's NIC and of its pool; -1: any */
+	bool absent;   /* this machine has no NIC of that name now */
 	/* number of the rail's poll core, from 0; the fields below are equal for rails that
 	 * share it */
 	unsigned poll_core;

@@ -561,6 +561,22 @@ static int socket_check(struct control *control)
 	return socket_file_check(control->settings->engine_socket);
 }
 
+/* The engine starts without some of its NICs, which a misspelt name would be, too. */
+static int devices_check(struct control *control)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (!control->plan.rail[i].absent)
+			continue;
+		log_error(
+			"rail.devices: no NIC %s on this machine; `rdma link` shows those that there are",
+			control->plan.rail[i].device);
+		rc = -ENODEV;
+	}
+	return rc;
+}
+
 /* Pools that are larger than the host never fit; whether smaller ones do, the start tells. */
 static int memory_check(struct control *control)
 {
@@ -596,9 +612,10 @@ int control_check(const struct settings *settings, const struct plan *plan, cons
 	static const struct {
 		int (*check)(struct control *control);
 		unsigned needs; /* is left out with any of these */
-	} checks[] = {{control_identity_open, 0}, {address_check, 0}, {member_seeds_check, 0},
-		{etcd_check, UNCHECKED_FILES}, {socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET},
-		{client_access_check, 0}, {metrics_port_check, 0}, {memory_check, 0}};
+	} checks[] = {{control_identity_open, 0}, {devices_check, 0}, {address_check, 0},
+		{member_seeds_check, 0}, {etcd_check, UNCHECKED_FILES},
+		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {client_access_check, 0},
+		{metrics_port_check, 0}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

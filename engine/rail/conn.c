@@ -391,15 +391,20 @@ void conn_retire(struct rail *rail, const struct rail_conn *object)
 static uint8_t cqe_of_nobody[64] = {[63] = MLX5_CQE_INVALID << 4};
 static volatile __be32 record_of_nobody[2];
 
-void rail_lose(struct rail *rail)
+void rail_without_nic(struct rail *rail)
 {
-	struct rail_event event = {.kind = RAIL_QUIET};
-
 	rail->lost = true;
 	rail->cq = (struct dv_cq){.buf = cqe_of_nobody,
 		.record = record_of_nobody,
 		.cqe_cnt = 1,
 		.cqe_size = sizeof(cqe_of_nobody)};
+}
+
+void rail_lose(struct rail *rail)
+{
+	struct rail_event event = {.kind = RAIL_QUIET};
+
+	rail_without_nic(rail);
 	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next)
 		conn_break(rail, container_of(at, struct conn, conns), 0);
 	rail_event_send(rail, &event);

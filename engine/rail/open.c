@@ -88,9 +88,11 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 	if (error)
 		goto free_heads;
 	error = dv_cq_create(options->device, CQ_DEPTH, &rail->cq);
-	if (error)
+	if (error && error != -ENODEV)
 		goto deregister;
 	rail->cq_made = rail->cq;
+	if (error)
+		rail_without_nic(rail);
 	rail->heads_handle = heads;
 	rail->heads_lkey = heads->lkey;
 	rail->device_steps = dv_needs_step(options->device);

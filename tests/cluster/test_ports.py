@@ -27,11 +27,11 @@ LAST = RAILS - 1
 class Hosts(harness.cluster.Cluster):
     """Engines on RoCE ports; `down` is the list of tools/soft-connectx, for all of them."""
 
-    def __init__(self, nodes=2, down="", rails=RAILS, settings=(), **options):
+    def __init__(self, nodes=2, down="", rails=RAILS, devices=RAILS, settings=(), **options):
         super().__init__(harness.BUILD, nodes, device="mlx5", pool_bytes="32MiB", settings=[
             "rail.devices=" + ",".join(f"mlx5_{r}" for r in range(rails)),
             "engine.huge_pages=no", *harness.patient(settings)], **options)
-        self.before += ["--link", "roce", "--devices", str(rails)]
+        self.before += ["--link", "roce", "--devices", str(devices)]
         self.rails, self.down = rails, [down] * nodes
 
     def command(self, i):
@@ -124,6 +124,17 @@ class Ports(Base):
                 self.hosts(1, down, settings=settings)
             for words in (said, "mlx5_0 port 1 is not active", "check the cable"):
                 self.assertIn(words, str(error.exception))
+
+    def test_a_nic_that_is_not_there_is_a_lost_rail_and_the_others_serve(self):
+        hosts = self.hosts(devices=RAILS - 1)
+        self.reads_both_ways(hosts, "without a NIC", range(LAST))
+        self.assertEqual(hosts.state(0, LAST), "lost")
+        self.assertIn(f"rail {LAST} (mlx5_{LAST}) is lost: there is no NIC mlx5_{LAST} here",
+                      hosts.findings(0))
+        checked = harness.run([*hosts.command(0), "--check"], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 2)
+        self.assertIn(f"rail.devices: no NIC mlx5_{LAST} on this machine", checked.stderr)
+        self.stop_cleanly(hosts)
 
     def test_a_restart_without_a_link_keeps_the_pages_of_all_rails(self):
         hosts = self.hosts(down=f"mlx5_{LAST}", keeper=True)

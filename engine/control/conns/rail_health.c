@@ -220,9 +220,11 @@ static void ports_look_first(struct control *control)
 
 		if (!status)
 			continue;
-		log_error("rail %u is out of use: %s; it is used when its port can be", r,
-			dv_error());
+		log_error("rail %u is out of use: %s%s", r, dv_error(),
+			status == -ENODEV ? "" : "; it is used when its port can be");
 		conns_port(control, r, status, dv_error());
+		/* a NIC that is not there is one whose device was closed */
+		control->conns->health[r].lost = control->conns->health[r].cut = status == -ENODEV;
 	}
 }
 
@@ -639,6 +641,8 @@ int device_event_open(struct control *control)
 	for (unsigned i = 0; i < control->rails; i++) {
 		int fd = dv_event_fd(control->rail[i].device);
 
+		if (fd == -ENODEV)
+			continue; /* there is no NIC: rail_health_open() says so */
 		if (fd < 0) {
 			/* the rail works without events: READs that fail tell of its state */
 			log_warn(

@@ -183,8 +183,8 @@ static void health_rails(const struct snapshot *s, struct health *h)
 		const struct snapshot_rail *r = &s->rail[i];
 
 		if (!strcmp(r->state, "lost"))
-			finding_add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
-				r->device);
+			finding_add(h, FINDING_rail_lost, "rail %u (%s) is lost: %s", i, r->device,
+				r->why[0] ? r->why : "its NIC died");
 		else if (!strcmp(r->state, "down"))
 			finding_add(h, FINDING_rail_down, "rail %u (%s) is down%s%s", i, r->device,
 				r->why[0] ? ": " : "", r->why);

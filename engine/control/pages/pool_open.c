@@ -75,7 +75,8 @@ static bool state_is_ours(struct pool *pool, const struct pool_options *options)
 
 	if (state->magic != POOL_STATE_MAGIC || state->layout != POOL_STATE_LAYOUT ||
 		state->rail != options->rail || state->chunks != pool->chunks ||
-		state->chunk_units != pool->chunk_units || state->numa_node != options->numa_node ||
+		state->chunk_units != pool->chunk_units ||
+		(state->numa_node != options->numa_node && options->numa_node >= 0) ||
 		state->memory != huge_number(pool->memory.fd) ||
 		state->heads != huge_number(pool->heads_memory.fd) ||
 		state->owners != options->owners)

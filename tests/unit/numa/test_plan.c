@@ -306,6 +306,23 @@ static void unusable_named_cores_are_refused(void **state)
 	assert_int_equal(make(), -EINVAL);
 }
 
+static void a_nic_that_has_vanished_is_a_rail_that_is_absent(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=mlx5_8,mlx5_0");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rails, 2);
+	assert_true(p.rail[0].absent);
+	assert_false(p.rail[1].absent);
+	assert_int_equal(p.rail[0].numa_node, -1); /* it takes a stored pool of any node */
+	assert_non_null(strstr(p.note, "1 of 2 NICs are not on this machine, the first is mlx5_8"));
+	set("rail.require_all=yes");
+	assert_int_equal(make(), -EINVAL);
+	assert_logged("no NIC mlx5_8 on this machine");
+	set("rail.require_all=no");
+}
+
 static void devices_must_exist_and_be_named_once(void **state)
 {
 	(void)state;
@@ -387,6 +404,7 @@ int main(void)
 		TEST(adaptive_polling_pins_cores_but_is_not_busy),
 		TEST(named_cores_are_used),
 		TEST(unusable_named_cores_are_refused),
+		TEST(a_nic_that_has_vanished_is_a_rail_that_is_absent),
 		TEST(devices_must_exist_and_be_named_once),
 		TEST(a_device_name_that_is_too_long_is_refused),
 		TEST(software_nics_are_spread_over_the_nodes),

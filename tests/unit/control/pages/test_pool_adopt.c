@@ -113,7 +113,7 @@ static int open_life(struct pool_adopt *adopt, uint64_t bytes)
 {
 	struct pool_options options = {.rail = RAIL,
 		.bytes = bytes,
-		.numa_node = -1,
+		.numa_node = 0,
 		.limbo_ns = limbo_ns,
 		.want_state = true,
 		.adopt = adopt,

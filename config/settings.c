@@ -13,6 +13,7 @@
 #include "config/hooks.h"
 #include "config/port_model.h"
 #include "config/ports.h"
+#include "config/size_text.h"
 
 #define ENTRY_TEXT(text, min, max) .type = SETTING_TEXT, .choices = "", ENTRY(text, min, max)
 #define ENTRY_SIZE(text, min, max) .type = SETTING_SIZE, .choices = "", ENTRY(text, min, max)
@@ -156,40 +157,6 @@ static int parse_number(const char *text, int64_t *ret)
 	return 0;
 }
 
-/* Parses a size such as "4096", "64K", "64KiB" or "1 GiB"; units are powers of 1024. */
-static int parse_size(const char *text, int64_t *ret)
-{
-	static const struct {
-		const char *word;
-		unsigned shift;
-	} units[] = {
-		{"", 0},
-		{"K", 10},
-		{"KiB", 10},
-		{"M", 20},
-		{"MiB", 20},
-		{"G", 30},
-		{"GiB", 30},
-		{"T", 40},
-		{"TiB", 40},
-	};
-	uint64_t digits;
-	int err = parse_digits(&text, &digits);
-
-	if (err)
-		return err;
-	if (*text == ' ' && text[1])
-		text++;
-	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-		if (strcmp(text, units[i].word) != 0)
-			continue;
-		if (__builtin_mul_overflow(digits, 1ull << units[i].shift, ret))
-			return -ERANGE;
-		return 0;
-	}
-	return -EINVAL;
-}
-
 static int parse_flag(const char *text, bool *ret)
 {
 	static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
@@ -219,12 +186,15 @@ static int parse_choice(const char *choices, const char *text, int *ret)
 /* Parses the value of a SIZE or a NUMBER setting; stores it in `field` only when it is in range. */
 static int parse_bounded(const struct setting *one, const char *value, void *field)
 {
-	int64_t number;
-	int err = one->type == SETTING_SIZE ? parse_size(value, &number)
+	int64_t number = 0;
+	uint64_t bytes = 0;
+	int err = one->type == SETTING_SIZE ? size_parse(value, &bytes)
 					    : parse_number(value, &number);
 
-	if (err)
-		return err;
+	if (err || bytes > INT64_MAX)
+		return err ? err : -ERANGE;
+	if (one->type == SETTING_SIZE)
+		number = (int64_t)bytes;
 	if (number < one->min || number > one->max)
 		return -ERANGE;
 	memcpy(field, &number, sizeof(number));

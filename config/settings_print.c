@@ -67,7 +67,7 @@ void settings_help(FILE *out)
 
 	fprintf(out,
 		"Settings: in the file under [section] as `key = value`, or on the command line\n"
-		"as --set section.key=value. Sizes take K, M, G, T (powers of 1024).\n");
+		"as --set section.key=value. Sizes take KiB, MiB, GiB, TiB; GB and g mean GiB.\n");
 	for (unsigned i = 0; i < setting_count; i++) {
 		const struct setting *one = &setting_table[i];
 

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "config/clock.h"
+#include "config/size_text.h"
 #include "config/stdout.h"
 
 bool die_in_json;
@@ -58,32 +59,17 @@ void print_version(void)
 	printf("%s %s\n", program_invocation_short_name, pc_version());
 }
 
-/* Suffixes of sizes; parse_size() ignores case. */
-static const struct {
-	const char *suffix;
-	unsigned shift;
-} suffixes[] = {{"", 0}, {"k", 10}, {"KiB", 10}, {"m", 20}, {"MiB", 20}, {"g", 30}, {"GiB", 30},
-	{"TiB", 40}};
-
 uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max)
 {
-	char *end;
-	unsigned long long value;
+	uint64_t value = 0;
+	int rc = size_parse(text, &value);
 
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-		if (end == text || *text == '-' || errno || strcasecmp(end, suffixes[i].suffix))
-			continue;
-		if (value > UINT64_MAX >> suffixes[i].shift)
-			break;
-		value <<= suffixes[i].shift;
-		if (value < min || value > max)
-			die("%s %s: out of range; give %llu to %llu bytes", option, text,
-				(unsigned long long)min, (unsigned long long)max);
-		return value;
-	}
-	die("%s %s: not a size; write bytes or a number with KiB, MiB, GiB", option, text);
+	if (rc == -EINVAL)
+		die("%s %s: not a size; write bytes or a number with KiB, MiB, GiB", option, text);
+	if (rc < 0 || value < min || value > max)
+		die("%s %s: out of range; give %llu to %llu bytes", option, text,
+			(unsigned long long)min, (unsigned long long)max);
+	return value;
 }
 
 uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64_t max)

@@ -91,6 +91,14 @@ static void sizes_accept_every_unit(void **state)
 		{"2GiB", 2ull << 30},
 		{"1T", 1ull << 40},
 		{"1TiB", 1ull << 40},
+		{"8MB", 8ull << 20},
+		{"4gb", 4ull << 30},
+		{"10GB", 10ull << 30},
+		{"10 gib", 10ull << 30},
+		{"1.5G", 3ull << 29},
+		{"0.25TB", 1ull << 38},
+		{"4194304B", 4ull << 20},
+		{"8  MiB", 8ull << 20},
 	};
 
 	(void)state;
@@ -104,9 +112,9 @@ static void sizes_accept_every_unit(void **state)
 
 static void bad_sizes_are_refused_and_change_nothing(void **state)
 {
-	static const char *const bad[] = {"", "GiB", "-1", "+1", " 8M", "8MB", "8Mi", "8 ",
-		"8MiB x", "0x800000", "8e6", "1.5G", "4194303", "1025G", "18446744073709551616",
-		"99999999999999999999T", "16777217T"};
+	static const char *const bad[] = {"", "GiB", "-1", "+1", " 8M", "8MBB", "8Mi", "8MibB",
+		"8 ", "8MiB x", "0x800000", "8e6", "8.M", ".5G", "1.5.5G", "8iB", "8P", "9,5M",
+		"4194303", "1025G", "18446744073709551616", "99999999999999999999T", "16777217T"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

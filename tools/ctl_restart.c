@@ -19,6 +19,10 @@
 #include "tools/common.h"
 #include "tools/ctl.h"
 
+/* the keeper's pipe is the second descriptor that a keeper passes: keeper.c */
+#define KEPT "LISTEN_FDNAMES=clients:keeper"
+#define NEVER_KEPT                                                                                 \
+	"neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost"
 #define LOOK_NS 20000000 /* time between two looks for the next engine */
 
 /*
@@ -58,14 +62,50 @@ static pid_t listener_pid(const struct ctl_run *ctl)
 	return peer.pid;
 }
 
+/* Is the process that is seen here under this number one of that program? At most 15 characters. */
+static bool is_named(pid_t pid, const char *program)
+{
+	char path[64], name[32] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	if (!fgets(name, sizeof(name), file))
+		name[0] = '\0';
+	fclose(file);
+	return !strncmp(name, program, strlen(program));
+}
+
 /*
- * Does nothing store the memory of that engine? Its environment tells, as it was at the start;
- * false, too, if this process may not read it: then it may not end the engine either.
+ * Is the process that the engine's environment calls its keeper not its parent any more? False if
+ * the parent is not seen: a keeper in another container.
  */
-static bool is_alone(pid_t pid)
+static bool keeper_gone(pid_t pid)
+{
+	char path[64], text[512] = "", *end;
+	int parent = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	file = fopen(path, "r");
+	if (file && fgets(text, sizeof(text), file) && (end = strrchr(text, ')')))
+		(void)sscanf(end + 1, " %*c %d", &parent);
+	if (file)
+		fclose(file);
+	return parent > 0 && !is_named(parent, "peercache-keepe");
+}
+
+/*
+ * Why nothing stores the memory of that engine; NULL: its keeper or systemd does. Its environment
+ * tells, as it was at the start; NULL, too, if this process may not read it: then it may not end
+ * the engine either.
+ */
+static const char *alone_why(pid_t pid)
 {
 	char path[64], *text = NULL;
-	bool read = false, stored = false;
+	bool read = false, stored = false, kept = false;
 	size_t bytes = 0;
 	FILE *file;
 
@@ -74,11 +114,14 @@ static bool is_alone(pid_t pid)
 	while (file && getdelim(&text, &bytes, '\0', file) >= 0) {
 		read = true;
 		stored |= !strncmp(text, "FDSTORE=", 8) && strtol(text + 8, NULL, 10) > 0;
+		kept |= !strncmp(text, KEPT, strlen(KEPT));
 	}
 	free(text);
 	if (file)
 		fclose(file);
-	return read && !stored;
+	if (kept && keeper_gone(pid))
+		return "its keeper has ended, so its pages would be lost and nothing would start the next one; when that suits, end it with kill and start peercache-keeper again";
+	return read && !stored ? NEVER_KEPT : NULL;
 }
 
 /*
@@ -91,25 +134,9 @@ static json_object *report_from_outside(const struct ctl_run *ctl)
 	pid_t pid = listener_pid(ctl);
 
 	add_number(report, "pid", (uint64_t)pid);
-	add_number(figures, "life", pid > 1 && is_alone(pid) ? 0 : 1);
+	add_number(figures, "life", pid > 1 && alone_why(pid) ? 0 : 1);
 	json_object_object_add(report, "figures", figures);
 	return report;
-}
-
-/* Is it an engine that this process sees under this number, and not a process of another one? */
-static bool is_engine(pid_t pid)
-{
-	char path[64], name[32] = "";
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	file = fopen(path, "r");
-	if (!file)
-		return false;
-	if (!fgets(name, sizeof(name), file))
-		name[0] = '\0';
-	fclose(file);
-	return !strncmp(name, "peercache-engin", strlen("peercache-engin"));
 }
 
 /* The engine was left running: prints why. Returns the exit status. */
@@ -130,12 +157,15 @@ static int left_running(const struct ctl_run *ctl, const char *why)
 static int end(const struct ctl_run *ctl, json_object *report)
 {
 	pid_t pid = (pid_t)json_number(report, "pid");
+	const char *alone = pid > 1 ? alone_why(pid) : NULL;
 	char why[256];
 
-	if (json_number(json_get(report, "figures"), "life") == 0)
-		return left_running(ctl,
-			"the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost");
-	if (pid <= 1 || !is_engine(pid)) {
+	if (alone || json_number(json_get(report, "figures"), "life") == 0) {
+		snprintf(why, sizeof(why), "the engine is left running: %s",
+			alone ? alone : NEVER_KEPT);
+		return left_running(ctl, why);
+	}
+	if (pid <= 1 || !is_named(pid, "peercache-engin")) {
 		snprintf(why, sizeof(why),
 			"the engine is left running: its pid %d is no engine here; run this where the engine runs, not in another container",
 			(int)pid);

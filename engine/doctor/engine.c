@@ -135,6 +135,19 @@ void check_settings(struct doctor *d)
 
 /* ---- the engine that runs -------------------------------------------------------------------- */
 
+/* Does the engine report a finding of that name? */
+static bool engine_finds(struct doctor *d, const char *id)
+{
+	json_object *list = json_get(json_get(d->options->report, "health"), "findings");
+
+	if (!json_object_is_type(list, json_type_array))
+		return false;
+	for (size_t i = 0; i < json_object_array_length(list); i++)
+		if (!strcmp(json_text(json_object_array_get_idx(list, i), "id"), id))
+			return true;
+	return false;
+}
+
 void check_engine(struct doctor *d)
 {
 	const char *worst = json_text(json_get(d->options->report, "health"), "worst");
@@ -150,6 +163,11 @@ void check_engine(struct doctor *d)
 			"the engine reports a %s finding of its own", worst);
 	else
 		found(d, DOCTOR_OK, d->s->engine_socket, NULL, "an engine serves, pid %ld", d->pid);
+	if (d->engine == ENGINE_SERVES && engine_finds(d, "keeper_gone"))
+		found(d, DOCTOR_FOUND, "peercache-keeper",
+			"when its pages may be lost, end the engine and start peercache-keeper again",
+			"the keeper of the engine (pid %ld) has ended: nothing starts the engine again or keeps its pages",
+			d->pid);
 }
 
 /* The keeper of the running engine tells no version; that its file was replaced can be seen. */

@@ -433,10 +433,13 @@ class RealEngine(Keeper):
         with open(self.socket + ".pid", encoding="ascii") as file:
             return int(file.read())
 
+    def ctl(self, *words):
+        return harness.run([harness.program("tools/peercachectl"), "--socket", self.socket, *words],
+                           capture_output=True, text=True)
+
     def served(self):
         """The engine's process id after peercachectl got an answer."""
-        ctl = harness.run([harness.program("tools/peercachectl"), "--socket", self.socket,
-                           "status"], capture_output=True, text=True)
+        ctl = self.ctl("status")
         self.assertEqual(ctl.returncode, 0, ctl.stderr + self.log())
         return self.pid()
 
@@ -502,6 +505,16 @@ class RealEngine(Keeper):
         keeper.wait()
         self.logged("the keeper of this engine has ended")
         self.assertEqual(self.served(), engine)
+        # the command sees it at once, also before the engine's next report says so
+        refused = self.ctl("restart")
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertIn("left running: its keeper has ended", refused.stderr)
+        harness.wait_for(lambda: "keeper_gone" in self.ctl("health").stdout + self.ctl(
+            "--json", "health").stdout, 30, "it is a finding")
+        examined = self.ctl("doctor", "--set", f"engine.socket={self.socket}")
+        self.assertRegex(examined.stdout, rf"the keeper of the engine \(pid {engine}\) has ended")
+        status = json.loads(self.ctl("--json", "status").stdout)
+        self.assertEqual((status["pid"], status["figures"]["life"]), (engine, 0))
         second = self.keep(*self.command())
         self.assertEqual(harness.ended(second, 30), 1)
         self.assertIn("already listens on", self.log())

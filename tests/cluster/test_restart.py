@@ -239,7 +239,8 @@ class Pages(Restart):
                                f"cluster.port={harness.cluster.free_port()}")
             for word in ("--set", value)]
         environment = {k: v for k, v in os.environ.items() if k != "FDSTORE"}
-        for stored, status in (({}, 1), ({"FDSTORE": "0"}, 1), ({"FDSTORE": "8"}, 0)):
+        gone = {"FDSTORE": "8", "LISTEN_FDNAMES": "clients:keeper:warm"}
+        for stored, status in (({}, 1), ({"FDSTORE": "0"}, 1), ({"FDSTORE": "8"}, 0), (gone, 1)):
             path = os.path.join(self.folder, f"{len(stored)}{status}.sock")
             with subprocess.Popen([sys.executable, "-c", OLD_ENGINE, path,
                                    harness.program("engine/peercache-engine"), "--set",
@@ -255,7 +256,8 @@ class Pages(Restart):
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
             got = json.loads(done.stdout)
             if status:
-                self.assertIn("neither peercache-keeper", got["error"])
+                self.assertIn("its keeper has ended" if stored == gone else
+                              "neither peercache-keeper", got["error"])
             else:
                 self.assertEqual((got["pid_before"], got["pid"]), (old, keeper.pid))
                 self.assertNotIn("pages_before", got)

@@ -192,6 +192,7 @@ struct control {
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */
 	bool pools_stay;
+	bool keeper_gone; /* it had one, which has ended */
 	bool stopping;
 	/* -errno: the control plane shuts down in order, and control_run() returns this value */
 	int failed;

@@ -36,6 +36,7 @@ struct client_socket {
 	int lock; /* descriptor of <engine.socket>.pid, which is locked; -1: the lock is not held */
 	int keeper; /* pipe that ends with the keeper; -1: none */
 	struct event *keeper_ended;
+	struct control *control;
 };
 
 /* backlog of listen(): long enough that a client which connects without blocking is not refused */
@@ -174,6 +175,7 @@ static void on_keeper_ended(evutil_socket_t fd, short what, void *context)
 	log_warn(
 		"the keeper of this engine has ended: the engine serves on, but it is not started again when it ends, and its memory does not survive; end it and start a keeper for %s when that suits",
 		s->file.path);
+	s->control->keeper_gone = true;
 	event_free(s->keeper_ended);
 	s->keeper_ended = NULL;
 }
@@ -188,6 +190,7 @@ int client_socket_open(struct control *control)
 
 	if (!s)
 		return -ENOMEM;
+	s->control = control;
 	s->file.fd = s->lock = s->keeper = -1;
 	static_assert(sizeof(control->settings->engine_socket) <= sizeof(s->file.path),
 		"settings.def bounds it");

@@ -314,6 +314,9 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	health_integrity(s, ret);
 	health_growth(s, ret);
 	health_versions(s, ret);
+	if (s->keeper_gone)
+		finding_add(ret, FINDING_keeper_gone,
+			"the keeper of this engine has ended: nothing starts the engine again, and its pages end with it; end it and start a keeper when that suits");
 	if (s->stopping)
 		finding_add(ret, FINDING_stopping, "the engine is stopping");
 	if (s->directory.moving)

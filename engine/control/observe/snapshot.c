@@ -281,6 +281,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->pid = getpid();
 	ret->control_core = control->plan.control_core;
 	ret->stopping = control->stopping;
+	ret->keeper_gone = control->keeper_gone;
 	ret->registering = control->exporting;
 	ret->rails = control->rails;
 	for (unsigned i = 0; i < control->rails; i++)

@@ -114,7 +114,7 @@ struct snapshot {
 	char cluster[NAME_BYTES_MAX];
 	uint64_t incarnation;
 	int pid, control_core;
-	bool stopping;
+	bool stopping, keeper_gone;
 	bool registering;                /* control.exporting: it has not joined the cluster */
 	const struct settings *settings; /* constant while the engine runs */
 	/* members that are listed, and the number of those that are not, by state */

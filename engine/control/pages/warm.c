@@ -825,7 +825,7 @@ void warm_counts(const struct control *control, struct warm_counts *ret)
 	*ret = (struct warm_counts){0};
 	if (!warm)
 		return;
-	ret->life = warm->state->life;
+	ret->life = control->keeper_gone ? 0 : warm->state->life;
 	ret->adopted = warm->adopted;
 	ret->reserved = warm->slots + warm->forgotten;
 }

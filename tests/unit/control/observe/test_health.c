@@ -303,6 +303,12 @@ static void another_version_on_the_map_is_a_finding(void **state)
 static void the_states_of_the_engine_are_findings(void **state)
 {
 	(void)state;
+	s.keeper_gone = true;
+	make();
+	only(FINDING_keeper_gone,
+		"the keeper of this engine has ended: nothing starts the engine again, and its pages end with it; end it and start a keeper when that suits",
+		FINDING_COUNT);
+	setup(NULL);
 	s.stopping = true;
 	make();
 	only(FINDING_stopping, "the engine is stopping", FINDING_COUNT);
@@ -410,7 +416,7 @@ static void everything_wrong(void)
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "gone", s.members % 2 ? SNAPSHOT_DOWN : SNAPSHOT_SILENT);
 	strcpy(s.member[1].software, "2");
-	s.stopping = s.registering = s.directory.moving = true;
+	s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
 	s.refusals = (struct refusals_report){
 		.engines = 1, .named = 1, .formers = 1, .formers_named = 1};

@@ -23,11 +23,16 @@ def settings_of(engines):
 
 
 class SeedOnly(SeedTest):
+    def until(self, condition, what):
+        """One that is never ready fails the test long before the suite's time is over."""
+        return harness.wait_for(condition, 30, what)
+
     def opened(self):
         engines = Engines(4, link="tcp", settings=BEATS)
         engines.settings_of = settings_of(engines)
         self.addCleanup(engines.stop)
-        engines.start()
+        with mock.patch.object(harness.cluster, "START_SECONDS", 30 * harness.SLOW):
+            engines.start()
         engines.joined(4)
         return engines
 

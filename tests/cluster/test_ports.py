@@ -203,7 +203,9 @@ class Pairs(Base):
         if ALL:
             for first, second in itertools.product(EVENTS, EVENTS):
                 self.pair(hosts, (first, 0, LAST), (second, 1, 0))
-                self.pair(hosts, (first, 0, LAST), (second, 0, 0))
+                # an engine none of whose ports has a link does not start
+                if RAILS > 2 or {first.begin, second.begin} != {without_link}:
+                    self.pair(hosts, (first, 0, LAST), (second, 0, 0))
                 self.pair(hosts, (first, 1, LAST), (second, 0, LAST))
         else:
             for first, second in itertools.combinations(EVENTS, 2):

@@ -36,6 +36,14 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 		conns_link_up(control, member->record.ref);
 }
 
+/* It ended its connections with this engine, too. */
+static void upward_forgotten(struct control *control, uint32_t ref)
+{
+	directory_forgotten(control, ref);
+	if (control->conns)
+		conns_forgotten(control, ref);
+}
+
 static void upward_map_changed(struct control *control)
 {
 	if (control->directory)
@@ -150,7 +158,7 @@ static const struct member_events member_events = {
 	.gone = upward_member_gone,
 	.link_up = upward_link_up,
 	.link_down = directory_link_down,
-	.forgotten = directory_forgotten,
+	.forgotten = upward_forgotten,
 	.forgotten_by_all = directory_forgotten_by_all,
 	.map_changed = upward_map_changed,
 	.probed = directory_probed,

@@ -79,11 +79,15 @@ class Suspect(harness.ClusterTest):
                      r"  \S+: (behind, )?suspect: (unserved|silent|unread), ", "not settled: "):
             self.assertRegex(done.stdout, "(?m)^" + line)
 
-    def settles(self, engines):
+    def settled(self, engines, i):
         """peercachectl directory ends with 0 once nothing is left to send."""
-        command = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
+        command = [harness.program("tools/peercachectl"), "--socket", engines.sockets[i]]
         harness.wait_for(lambda: subprocess.run([*command, "directory"], stdout=subprocess.DEVNULL)
                          .returncode == 0, 60, "nothing is left to send")
+        return command
+
+    def settles(self, engines):
+        command = self.settled(engines, 0)
         text = subprocess.check_output([*command, "directory"], text=True)
         for line in ("walk: none", "partial sets: 0", "owners: 0 behind, 0 suspect", "settled: "):
             self.assertRegex(text, "(?m)^" + line)
@@ -171,6 +175,31 @@ class Suspect(harness.ClusterTest):
         harness.wait_for(lambda: engines.figure(0, "directory_owners_suspect") == 0, 30,
                          "it serves")
         self.settles(engines)
+        self.stop_cleanly(engines)
+
+    def test_the_first_read_after_a_freeze_hits(self):
+        """The other engine has removed the frozen one and ended their connections; the frozen one
+        learns it when it runs again, and not by a READ that hangs."""
+        engines = self.start(2, pool_bytes="64MiB", settings=[
+            "cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(1000 * harness.SLOW)}"])
+
+        def ctl(i, *words):
+            return harness.run([harness.program("tools/peercachectl"), "--socket",
+                                engines.sockets[i], *words], capture_output=True, text=True).stdout
+
+        for i in range(2):
+            ctl(i, "put", f"page-{i}", "--string", f"of {i}")
+        for i in range(2):
+            self.assertIn(f"of {1 - i}", ctl(i, "get", f"page-{1 - i}"))
+        harness.freeze(engines.process[1])
+        engines.wait_members(1, among=[0])
+        engines.process[1].send_signal(signal.SIGCONT)
+        engines.wait_members(2)
+        harness.wait_for(lambda: all(engines.figure(i, "connections") == 0 and engines.figure(
+            i, "connections_served") == 0 for i in range(2)), 30, "no connection of before is left")
+        for i in range(2):
+            self.settled(engines, i)
+            self.assertIn(f"of {1 - i}", ctl(i, "get", f"page-{1 - i}"))
         self.stop_cleanly(engines)
 
 

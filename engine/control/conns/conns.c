@@ -740,10 +740,15 @@ static void out_conns_drop(struct control *control, uint32_t ref)
 	}
 }
 
-void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+void conns_forgotten(struct control *control, uint32_t ref)
 {
 	out_conns_drop(control, ref);
 	in_conns_drop(control, ref);
+}
+
+void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+{
+	conns_forgotten(control, ref);
 	conn_health_forget(control, peer);
 }
 

@@ -81,6 +81,11 @@ const char *conns_rail_why(const struct control *control, unsigned rail);
 void conns_link_up(struct control *control, uint32_t ref);
 /* Called when the member has left the map: drops its QPs on every rail, outgoing and incoming. */
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref);
+/*
+ * Called when a Hello says that the member had removed this engine from its map: it has ended all
+ * connections with this engine. Ends them here, too, so that the next request makes a new one.
+ */
+void conns_forgotten(struct control *control, uint32_t ref);
 /* Messages of other engines; false: the message breaks a rule. */
 bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
 bool conn_accept_connected(

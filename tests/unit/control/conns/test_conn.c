@@ -255,6 +255,35 @@ static void the_passive_qps_of_a_dead_member_are_destroyed(void **state)
 	assert_true(nodes_until(qps_alive == 0, 1000));
 }
 
+/*
+ * Node 1 removed node 0, which did not run, and ended its queue pairs. Node 0 still has node 1 on
+ * its map, and learns it from the Hello of the next link.
+ */
+static void connections_with_a_member_that_removed_this_engine_are_made_anew(void **state)
+{
+	struct control *reader = &node[0].control, *server = &node[1].control;
+	struct rail_conn *got = connected(0), *back;
+
+	(void)state;
+	node[1].settings.rail_qps_per_peer = 2;
+	conns_wanted(server, 1, member_by_ref(server, reader->ref)->peer, reader->ref);
+	assert_true(nodes_until(node[1].rail[1].tells == 1, 500));
+	back = node[1].rail[1].told[0].object;
+	assert_int_equal(qps_alive, 8);
+	member_take_off_map(server, member_find(server->members, "node-0"), "test");
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
+	assert_true(nodes_until(all_agree(), 3000));
+	conns_returned(reader, 0, got);
+	/* node 1's rail has not returned its own: only these are left */
+	assert_true(nodes_until(qps_alive == 2, 500));
+	assert_int_equal(rails_out(), 0);
+	want(0);
+	assert_int_equal(told(0, 2)->kind, RAIL_CONN_ADD);
+	assert_false(((struct rail_conn *)told(0, 2)->object)->probe);
+	conns_returned(server, 1, back);
+	conns_stop(reader);
+}
+
 static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **state)
 {
 	struct fake_rail *fake = &node[0].rail[0];
@@ -421,6 +450,7 @@ int main(void)
 		T(a_connect_without_an_answer_is_refused),
 		T(the_active_qps_to_a_dead_member_are_dropped),
 		T(the_passive_qps_of_a_dead_member_are_destroyed),
+		T(connections_with_a_member_that_removed_this_engine_are_made_anew),
 		T(commands_that_a_full_inbox_refuses_are_sent_later_in_order),
 		T(stopping_drops_all_connections_and_waits_for_those_that_rails_hold),
 		T(a_connect_is_checked_before_any_qp_is_made),

@@ -6,6 +6,7 @@ namespaces, which need root."""
 import json
 import os
 import re
+import signal
 import socket
 import threading
 import unittest
@@ -115,6 +116,7 @@ class Silent(SeedTest):
     def test_seeds_that_are_no_engines_are_named_with_the_reason(self):
         seeds = self.strangers()
         engines = self.begin(1, lambda _: ["cluster.seeds=" + ",".join(seeds)])
+        self.assertEqual(engines.ctl(0, "health")[0], 2, "not green before any seed has answered")
         status, text = engines.fetch(0, "/readyz")
         self.assertEqual(status, 503, "not ready before any seed has answered")
         self.assertIn("this engine is alone", text)
@@ -133,9 +135,11 @@ class Silent(SeedTest):
         self.assertEqual(engines.ctl(0, "health")[0], 2)
         self.until(lambda: [engines.metric(0, n) for n in ("seeds", "seeds_silent",
                                                            "seeds_unmet")] == [4, 4, 1], "metrics")
+        self.assertIn("no.such.name.invalid:31998 has led to no member for 0 s", engines.log(0),
+                      "a name without an address is known at once")
         # Lines come at growing intervals, however often the name is looked up.
         up_s = engines.status(0)["uptime_ms"] / 1000
-        self.assertLessEqual(engines.log(0).count("no.such.name.invalid"), up_s / 5)
+        self.assertLessEqual(engines.log(0).count("no.such.name.invalid"), 1 + up_s / 5)
         self.stop_cleanly(engines)
 
     def test_the_finding_ends_when_the_seed_is_an_engine(self):
@@ -151,6 +155,22 @@ class Silent(SeedTest):
         self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "ready")
         self.until(lambda: late.findings(0) == {}, "an engine without seeds is alone by right")
         self.stop_cleanly(late)
+        self.stop_cleanly(engines)
+
+    def test_an_engine_that_has_lost_all_others_is_not_ready(self):
+        engines = self.begin(3)
+        engines.joined(3)
+        for i in (1, 2):  # in order: no member is down
+            engines.kill(i, signal.SIGTERM)
+        self.until(lambda: engines.findings(0) and "member_down" not in engines.findings(0),
+                   "both have left")
+        self.assertIn("seeds_unmet", engines.findings(0))
+        self.until(lambda: engines.fetch(0, "/readyz")[0] == 503, "it is not ready")
+        self.assertIn("this engine is alone: none of 1 seed(s)", engines.fetch(0, "/readyz")[1])
+        engines.restart(1)
+        engines.joined(2, (0, 1))
+        self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "ready")
+        self.until(lambda: engines.findings(0) == {}, "no finding is left")
         self.stop_cleanly(engines)
 
     def test_an_engine_that_may_be_alone_is_ready(self):
@@ -254,6 +274,7 @@ class Firewall(SeedTest):
         engines.launch = cut_and_launch
         engines.start()
         for i in range(2):
+            self.assertEqual(engines.ctl(i, "health")[0], 2, "never green")
             other = re.escape(engines.netns.addresses[1 - i]) + ":31998"
             self.until(lambda: {"seeds_unmet", "seed_silent"} <= set(engines.findings(i)), "found")
             self.until(lambda: re.search(rf"seed {other} has led to no member for \d+ s: "

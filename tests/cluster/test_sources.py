@@ -8,12 +8,15 @@ later stopped, for PEERCACHE_OUTAGE_S seconds.
 import base64
 import json
 import os
+import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -174,6 +177,126 @@ class Name(harness.ClusterTest):
             self.stop_cleanly(engines)
 
 
+class NameServer:
+    """Answers queries for kv-0.kv.test with `address`; None: that name has none."""
+
+    def __init__(self, address):
+        self.address = address
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.at = self.free()
+        self.socket.bind((self.at, 53))
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    @staticmethod
+    def free():
+        """Of all loopback addresses, one that no other test has."""
+        return ".".join(["127", *(str(random.randrange(1, 255)) for _ in range(3))])
+
+    def run(self):
+        while True:
+            query, client = self.socket.recvfrom(2048)
+            if not query:
+                return
+            end = 12
+            while query[end]:
+                end += query[end] + 1
+            name, kind = query[12:end], query[end + 1:end + 3]
+            known = name == b"\4kv-0\2kv\4test" and self.address
+            found = known and kind == b"\0\1"
+            answer = query[:2] + (b"\x85\x80" if known else b"\x85\x83") + struct.pack(
+                ">HHHH", 1, bool(found), 0, 0) + query[12:end + 5]
+            if found:
+                answer += struct.pack(">HHHIH", 0xc00c, 1, 1, 5, 4) + socket.inet_aton(known)
+            self.socket.sendto(answer, client)
+
+    def close(self):
+        self.socket.sendto(b"", self.socket.getsockname())
+        self.thread.join()
+        self.socket.close()
+
+
+class Names:
+    """An /etc/hosts and an /etc/resolv.conf for engines, which change while they run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.hosts("127.0.0.1 localhost")
+        self.write("resolv.conf", "")
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def hosts(self, text):
+        self.write("hosts", text)
+
+    def server(self, at):
+        self.write("resolv.conf", f"nameserver {at}\nsearch test\noptions ndots:5")
+
+    def give(self, engines, more=lambda i: []):
+        whole = engines.command
+        engines.command = lambda i: [
+            "unshare", "--mount", "sh", "-c", 'for f in hosts resolv.conf; do mount --bind '
+            '"$0/$f" /etc/$f || exit 1; done; exec "$@"', self.folder, *whole(i), *more(i)]
+
+
+def unresolved(engines, i, what):
+    """Waits until engine i says that a name has no address, which it does at once."""
+    def found():
+        return [f["text"] for f in engines.status(i)["health"]["findings"]
+                if what in f["text"] and "the name cannot be resolved" in f["text"]]
+    harness.wait_for(found, 60, f"{what} cannot be resolved")
+
+
+@unittest.skipIf(os.geteuid(), "needs root for mount namespaces and port 53")
+class Changes(SourceTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-names-")
+        self.addCleanup(folder.cleanup)
+        self.names = Names(folder.name)
+        self.ignorant, self.knowing = NameServer(None), NameServer("127.0.0.1")
+        for server in (self.ignorant, self.knowing):
+            self.addCleanup(server.close)
+
+    def noticed(self, change):
+        """Engine 1 knows engine 0 by a name, which has an address after change()."""
+        self.names.server(self.ignorant.at)
+        port = harness.cluster.free_port()
+        engines = Sourced(2, [f"cluster.seeds=kv-0.kv:{port}"])
+        self.names.give(engines, lambda i: ["--set", f"cluster.port={port}"] if i == 0 else [])
+        self.addCleanup(engines.stop)
+        engines.start()
+        unresolved(engines, 1, f"seed kv-0.kv:{port}")
+        self.logged(engines, 1, "Check the name, /etc/resolv.conf and /etc/hosts")
+        self.assertRegex(engines.log(1), "no member for [0-4] s: the name cannot be resolved: ")
+        self.assertEqual(engines.members(1), 1)
+        change()
+        engines.joined([0, 1])
+        self.stop_cleanly(engines)
+
+    def test_another_name_server_is_noticed(self):
+        self.noticed(lambda: self.names.server(self.knowing.at))
+
+    def test_a_line_in_etc_hosts_is_noticed(self):
+        self.noticed(lambda: self.names.hosts("127.0.0.1 localhost kv-0.kv"))
+
+    def test_an_engine_stops_while_a_name_server_is_silent(self):
+        silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(silent.close)
+        silent.bind((NameServer.free(), 53))
+        self.names.server(silent.getsockname()[0])
+        engines = Sourced(1, ["cluster.seeds=kv-0.kv:1"])
+        self.names.give(engines)
+        self.addCleanup(engines.stop)
+        engines.start()
+        silent.settimeout(30 * harness.SLOW)
+        silent.recv(2048)
+        engines.process[0].terminate()
+        self.assertEqual(harness.cluster.wait_end(engines.process[0], 3 * harness.SLOW), 0,
+                         "the resolver waits for 5 s")
+
+
 class Etcd:
     """A real etcd of one member, with its data in `folder`."""
 
@@ -312,6 +435,20 @@ class WithEtcd(SourceTest):
         engines.joined([0, 1])
         harness.wait_for(lambda: engines.log(0).count("asked again") == 2, 60,
                          "both endpoints are named")
+        self.stop_cleanly(engines)
+
+    @unittest.skipIf(os.geteuid(), "needs root for mount namespaces")
+    def test_its_name_gets_an_address(self):
+        names = Names(self.folder)
+        engines = Sourced(2, [f"cluster.etcd=http://etcd-host:{self.etcd.port}"])
+        names.give(engines)
+        self.addCleanup(engines.stop)
+        engines.start()
+        for i in range(2):
+            unresolved(engines, i, "seed cluster.etcd has led to no member for 0 s: "
+                                   f"etcd-host:{self.etcd.port}")
+        names.hosts("127.0.0.1 localhost etcd-host")
+        engines.joined([0, 1])
         self.stop_cleanly(engines)
 
     def test_user_and_password(self):

@@ -14,7 +14,6 @@
  */
 #include <errno.h>
 #include <event2/buffer.h>
-#include <event2/dns.h>
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
 #include <fcntl.h>
@@ -231,7 +230,7 @@ void etcd_list(struct json_object *answer, const struct etcd_keys *keys, uint16_
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-enum step { STEP_IDLE, STEP_LOGIN, STEP_KEEP, STEP_GRANT, STEP_PUT, STEP_LIST };
+enum step { STEP_IDLE, STEP_NAME, STEP_LOGIN, STEP_KEEP, STEP_GRANT, STEP_PUT, STEP_LIST };
 
 static const char *const path_of[] = {
 	[STEP_LOGIN] = "/v3/auth/authenticate",
@@ -244,8 +243,13 @@ static const char *const path_of[] = {
 struct endpoint {
 	struct etcd *etcd;
 	char name[ADDRESS_TEXT_BYTES]; /* host:port, for the log and the header Host */
-	struct evhttp_connection *connection;
-	struct evhttp_request *request; /* the request in flight; NULL: none */
+	char host[NAME_BYTES_MAX];
+	uint16_t port;
+	struct net_query *query; /* of the name, in STEP_NAME; NULL: none is in progress */
+	unsigned tried;          /* addresses of the name; modulo their number it is the next one */
+	char at[NAME_BYTES_MAX]; /* address of the connection */
+	struct evhttp_connection *connection; /* NULL: the name had no address yet */
+	struct evhttp_request *request;       /* the request in flight; NULL: none */
 	enum step step;
 	uint64_t begun_ns; /* start of the round */
 	char *token;       /* of the last login, owned; NULL: none */
@@ -271,14 +275,97 @@ struct etcd {
 };
 
 static void endpoint_ask(struct endpoint *endpoint, enum step step);
+static void endpoint_round_failed(struct endpoint *endpoint, const char *why);
 
-static void endpoint_round_begin(struct endpoint *endpoint)
+/* Connects the endpoint to an address. False: no memory. */
+static bool endpoint_connect(struct endpoint *endpoint, const char *address)
 {
-	if (endpoint->step != STEP_IDLE)
-		return;
+	struct timeval limit = {.tv_sec = ETCD_ANSWER_S};
+	struct evhttp_connection *connection = evhttp_connection_base_new(
+		endpoint->etcd->control->base, NULL, address, endpoint->port);
+
+	if (!connection)
+		return false;
+	if (endpoint->connection)
+		evhttp_connection_free(endpoint->connection);
+	endpoint->connection = connection;
+	snprintf(endpoint->at, sizeof(endpoint->at), "%s", address);
+	evhttp_connection_set_timeout_tv(connection, &limit);
+	evhttp_connection_set_retries(connection, 0);
+	evhttp_connection_set_max_body_size(connection, ETCD_BODY_MAX);
+	evhttp_connection_set_max_headers_size(connection, 16 << 10);
+	return true;
+}
+
+/* Connects to the next address of the name, unless the one in use works and is among them. */
+static bool endpoint_choose(struct endpoint *endpoint, const struct addrinfo *found)
+{
+	char address[NAME_BYTES_MAX], chosen[NAME_BYTES_MAX] = "";
+	unsigned count = 0, skip;
+
+	for (const struct addrinfo *each = found; each; each = each->ai_next)
+		count++;
+	skip = endpoint->tried % count;
+	for (const struct addrinfo *each = found; each; each = each->ai_next) {
+		if (getnameinfo(each->ai_addr, each->ai_addrlen, address, sizeof(address), NULL, 0,
+			    NI_NUMERICHOST) != 0)
+			continue;
+		if (endpoint->works && strcmp(address, endpoint->at) == 0)
+			return true;
+		if (skip-- == 0)
+			snprintf(chosen, sizeof(chosen), "%s", address);
+	}
+	endpoint->tried++;
+	return chosen[0] && endpoint_connect(endpoint, chosen);
+}
+
+static void endpoint_round_connected(struct endpoint *endpoint)
+{
 	endpoint->begun_ns = net_now();
 	endpoint_ask(
 		endpoint, endpoint->etcd->user[0] && !endpoint->token ? STEP_LOGIN : STEP_KEEP);
+}
+
+/* A name that has no address now does not end a connection. */
+static void endpoint_resolved(void *context, const char *error, const struct addrinfo *found)
+{
+	struct endpoint *endpoint = context;
+	char why[96];
+
+	endpoint->query = NULL;
+	if (found && !endpoint_choose(endpoint, found))
+		error = "no memory";
+	if (endpoint->connection && (found || endpoint->works)) {
+		endpoint_round_connected(endpoint);
+		return;
+	}
+	snprintf(why, sizeof(why), "the name cannot be resolved: %.60s", error ? error : "?");
+	endpoint_round_failed(endpoint, why);
+	if (!endpoint->etcd->good)
+		endpoint->etcd->control->members->list[SEED_ETCD].silence.sure = true;
+}
+
+static void endpoint_round_begin(struct endpoint *endpoint)
+{
+	struct net_query *query;
+	struct sockaddr_storage literal;
+	socklen_t bytes;
+
+	if (endpoint->step != STEP_IDLE)
+		return;
+	endpoint->step = STEP_NAME;
+	if (address_literal(endpoint->host, endpoint->port, &literal, &bytes) == 0) {
+		if (endpoint->connection || endpoint_connect(endpoint, endpoint->host))
+			endpoint_round_connected(endpoint);
+		else
+			endpoint_round_failed(endpoint, "no memory");
+		return;
+	}
+	query = net_resolve(
+		endpoint->etcd->dns, endpoint->host, endpoint->port, endpoint_resolved, endpoint);
+	/* NULL: it was answered already. */
+	if (query)
+		endpoint->query = query;
 }
 
 static void endpoint_round_failed(struct endpoint *endpoint, const char *why)
@@ -366,6 +453,7 @@ static void endpoint_step_done(struct endpoint *endpoint, struct json_object *an
 			&list);
 		endpoint_round_done(endpoint, &list);
 		break;
+	case STEP_NAME:
 	case STEP_IDLE: break;
 	}
 }
@@ -425,6 +513,7 @@ static void endpoint_ask(struct endpoint *endpoint, enum step step)
 		break;
 	case STEP_PUT: body = etcd_ask_put(&etcd->keys, etcd->lease); break;
 	case STEP_LIST: body = etcd_ask_list(&etcd->keys, etcd->from_own); break;
+	case STEP_NAME:
 	case STEP_IDLE: break;
 	}
 	if (!request || !body) {
@@ -462,7 +551,9 @@ static void etcd_tick(void *context)
 	for (unsigned i = 0; i < etcd->endpoints; i++) {
 		struct endpoint *endpoint = &etcd->endpoint[i];
 
-		if (endpoint->step == STEP_IDLE || now_ns - endpoint->begun_ns < ETCD_ROUND_NS)
+		/* The resolver has a limit of its own. */
+		if (endpoint->step == STEP_IDLE || endpoint->step == STEP_NAME ||
+			now_ns - endpoint->begun_ns < ETCD_ROUND_NS)
 			continue;
 		if (endpoint->request)
 			evhttp_cancel_request(endpoint->request);
@@ -485,7 +576,6 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
 	int port = uri ? evhttp_uri_get_port(uri) : -1, rc = -EINVAL;
 	struct endpoint *endpoint = &etcd->endpoint[etcd->endpoints];
-	struct timeval limit = {.tv_sec = ETCD_ANSWER_S};
 	char host[NAME_BYTES_MAX] = "";
 	size_t bytes;
 
@@ -507,16 +597,10 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 		port = port < 0 ? 2379 : port;
 		endpoint->etcd = etcd;
 		address_text(host, (uint16_t)port, endpoint->name);
-		endpoint->connection = evhttp_connection_base_new(etcd->control->base,
-			(struct evdns_base *)(void *)etcd->dns, host, (uint16_t)port);
-		rc = endpoint->connection ? 0 : -ENOMEM;
-	}
-	if (rc == 0) {
-		evhttp_connection_set_timeout_tv(endpoint->connection, &limit);
-		evhttp_connection_set_retries(endpoint->connection, 0);
-		evhttp_connection_set_max_body_size(endpoint->connection, ETCD_BODY_MAX);
-		evhttp_connection_set_max_headers_size(endpoint->connection, 16 << 10);
+		memcpy(endpoint->host, host, sizeof(endpoint->host));
+		endpoint->port = (uint16_t)port;
 		etcd->endpoints++;
+		rc = 0;
 	}
 	if (uri)
 		evhttp_uri_free(uri);
@@ -609,7 +693,10 @@ void etcd_close(struct control *control)
 
 		if (endpoint->request)
 			evhttp_cancel_request(endpoint->request);
-		evhttp_connection_free(endpoint->connection);
+		if (endpoint->query)
+			net_resolve_cancel(endpoint->query);
+		if (endpoint->connection)
+			evhttp_connection_free(endpoint->connection);
 		free(endpoint->token);
 	}
 	net_timer_free(etcd->tick);

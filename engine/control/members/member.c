@@ -487,7 +487,6 @@ int member_put_on_map(struct control *control, struct member *member)
 	member_label(&member->record, label);
 	member_state_set(members, member, MEMBER_ALIVE);
 	member->left = false;
-	members->met = true;
 	member->term_theirs = 0; /* in the place of since_ns */
 	member->record.alive = true;
 	/* Another engine may have admitted it, as a record says. */

@@ -261,15 +261,6 @@ static void refusal_end(struct control *control, const Pc__Member *member)
 	}
 }
 
-bool member_refusals_last(const struct control *control, uint64_t now_ns)
-{
-	for (unsigned i = 0; i < REFUSALS; i++)
-		if (!control->members->refusal[i].former &&
-			refusal_lasts(&control->members->refusal[i], now_ns))
-			return true;
-	return false;
-}
-
 static void refusal_report(
 	const struct refusal *at, uint64_t now_ns, struct refusal_report *ret, unsigned *named)
 {

@@ -138,7 +138,7 @@ static uint64_t silence_ms(const struct silence *silence, uint64_t now_ns)
 
 static bool silence_long(const struct silence *silence, uint64_t now_ns)
 {
-	return silence_ms(silence, now_ns) >= SEED_SILENT_MS;
+	return silence->sure || silence_ms(silence, now_ns) >= SEED_SILENT_MS;
 }
 
 /* True if a line is due; the next one is due when the silence is twice as long. */
@@ -146,9 +146,11 @@ static bool silence_line(struct silence *silence, uint64_t now_ns)
 {
 	uint64_t long_ns;
 
-	if (!silence_long(silence, now_ns) || now_ns < silence->line_ns)
+	if (!silence->since_ns || !silence_long(silence, now_ns) || now_ns < silence->line_ns)
 		return false;
 	long_ns = now_ns - silence->since_ns;
+	if (long_ns < SEED_SILENT_MS * NS_PER_MS)
+		long_ns = SEED_SILENT_MS * NS_PER_MS;
 	silence->line_ns = now_ns + (long_ns < SEED_LINE_NS ? long_ns : SEED_LINE_NS);
 	return true;
 }
@@ -183,6 +185,7 @@ void seed_dial_failed(const struct rpc_dial *dial, int error)
 		return;
 	seed->refused = false;
 	seed->retry_ns = 0; /* it leads to this engine no longer */
+	seed->silence.sure = dial->unresolved[0] != '\0';
 	dial_why(dial, error, seed->why);
 }
 
@@ -203,7 +206,10 @@ static void seed_why(
 	char address[ADDRESS_TEXT_BYTES];
 
 	if (!member || member->state != MEMBER_CANDIDATE || !dial) {
-		snprintf(ret, SEED_WHY_BYTES, "%s", seed->why[0] ? seed->why : "no answer yet");
+		snprintf(ret, SEED_WHY_BYTES, "%s",
+			seed->why[0]                      ? seed->why
+			: seed->dial && seed->dial->query ? "its name is being looked up"
+							  : "no answer yet");
 		return;
 	}
 	member_texts(&member->record, &texts);
@@ -239,9 +245,11 @@ static void seed_watch(struct members *members, struct member_seed *seed, uint64
 	if (seed->refused || !silence_line(&seed->silence, now_ns))
 		return;
 	seed_why(members, seed, why);
-	log_warn(
-		"seed %s has led to no member for %u s: %s. Check that an engine runs there and that no firewall is between; it is tried again%s",
-		address, (unsigned)(silence_ms(&seed->silence, now_ns) / 1000), why,
+	log_warn("seed %s has led to no member for %u s: %s. %s; it is tried again%s", address,
+		(unsigned)(silence_ms(&seed->silence, now_ns) / 1000), why,
+		seed->silence.sure
+			? "Check the name, /etc/resolv.conf and /etc/hosts of this host"
+			: "Check that an engine runs there and that no firewall is between",
 		seeds_alone_text(members));
 }
 
@@ -275,6 +283,12 @@ static unsigned seeds_others(const struct control *control)
 	return others;
 }
 
+/* This engine is alone and should not be: it has met none yet, or has lost all others. */
+static bool seeds_unmet(const struct control *control)
+{
+	return control->members->alive == 1 && seeds_others(control);
+}
+
 void seeds_watch(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
@@ -282,10 +296,7 @@ void seeds_watch(struct control *control, uint64_t now_ns)
 	/* While the memory is registered, no engine is dialled, and this one is not ready. */
 	if (control->exporting)
 		members->unmet.since_ns = 0;
-	silence_set(&members->unmet,
-		members->alive == 1 && seeds_others(control) &&
-			(!members->met || member_refusals_last(control, now_ns)),
-		now_ns);
+	silence_set(&members->unmet, seeds_unmet(control), now_ns);
 	if (control->exporting)
 		return;
 	for (unsigned source = 0; source < SEED_SOURCES; source++) {
@@ -325,7 +336,7 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 	char address[ADDRESS_TEXT_BYTES], why[SEED_WHY_BYTES];
 
 	*ret = (struct seeds_report){.others = seeds_others(control),
-		.unmet = members->unmet.since_ns != 0,
+		.unmet = seeds_unmet(control),
 		.unmet_ms = silence_ms(&members->unmet, now_ns)};
 	for (unsigned source = 0; source < SEED_SOURCES; source++) {
 		const struct seed_list *list = &members->list[source];

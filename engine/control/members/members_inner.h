@@ -147,11 +147,12 @@ struct member_source {
 enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
 
 /*
- * Something that should answer and does not. Its line in the log comes after SEED_SILENT_MS, then
- * whenever the time has doubled, at least every SEED_LINE_NS.
+ * Something that should answer and does not. Its line in the log comes after SEED_SILENT_MS, or at
+ * once if that is sure, then whenever the time has doubled, at least every SEED_LINE_NS.
  */
 struct silence {
 	uint64_t since_ns; /* 0: it answers */
+	bool sure;         /* its name has no address: that is a finding at once */
 	uint64_t line_ns;  /* no line before this time; 0: there was none */
 };
 
@@ -215,7 +216,6 @@ struct members {
 	unsigned alive;      /* number of members alive, this engine included */
 	unsigned serving;    /* those with rails, as of the last map */
 	unsigned candidates;
-	bool met;     /* another engine has been a member */
 	bool leaving; /* Leave was sent, or the room is being closed */
 	/*
 	 * when a map was made last in which no other engine has rails, and when the first of these
@@ -263,7 +263,7 @@ struct members {
 	/* ---- seeds ---- */
 	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
 	struct seed_list list[SEED_SOURCES];
-	/* this engine has seeds and is alone, and no member has joined yet, or it is refused */
+	/* this engine has seeds and is alone */
 	struct silence unmet;
 	uint64_t rotated_ns; /* time of the last seeds_rotate() that did something */
 
@@ -412,8 +412,6 @@ bool member_address_local(const struct control *control, const char *address);
 bool member_has_room(struct control *control, const Pc__Member *m);
 /* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread saw one. */
 void member_former_take(struct control *control);
-/* True while another engine is refused, or refuses this one. */
-bool member_refusals_last(const struct control *control, uint64_t now_ns);
 
 /* ---- member_gossip.c ------------------------------------------------------------------------- */
 

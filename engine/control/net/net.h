@@ -2,8 +2,8 @@
 /*
  * What membership, rpc and directory need from the world: time, timers, random numbers, TCP and
  * names. They use nothing else of the operating system or of libevent, so that a test can link
- * another implementation: net_event.c uses libevent and sockets, tests/sim uses one queue of events
- * in virtual time. Control plane's thread only.
+ * another implementation: net_event.c and net_names.c use libevent, sockets and the resolver of the
+ * host, tests/sim uses one queue of events in virtual time. Control plane's thread only.
  *
  * `base` is the event loop of the engine. Only the implementation looks into it.
  */
@@ -136,10 +136,11 @@ typedef void (*net_resolved)(void *context, const char *error, const struct addr
 
 /* NULL: no memory. */
 struct net_resolver *net_resolver_new(struct event_base *base);
+/* Cancels all its queries. Waits for none. */
 void net_resolver_free(struct net_resolver *resolver);
 /*
- * Looks a name up. `call` is called once, unless the query is cancelled before. NULL: it was called
- * already, from inside this call.
+ * Looks a name up, with resolv.conf, /etc/hosts and nsswitch.conf as they are now. `call` is called
+ * once, unless the query is cancelled before. NULL: it was called already, from inside this call.
  */
 struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
 	net_resolved call, void *context);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net.h with libevent and sockets. Control plane's thread only; nothing blocks.
+ * net.h with libevent and sockets; net_names.c has the names. Control plane's thread only; nothing
+ * blocks.
  */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
-#include <event2/dns.h>
 #include <event2/event.h>
 #include <event2/listener.h>
 #include <event2/util.h>
@@ -37,14 +37,6 @@ struct net_listener {
 	struct event_base *base;
 	const struct net_listen_calls *calls;
 	void *context;
-};
-
-/* A query in progress: libevent frees it by net_query_answered(), also after it was cancelled. */
-struct net_query {
-	struct evdns_getaddrinfo_request *request;
-	net_resolved call; /* NULL: it was cancelled */
-	void *context;
-	bool answered; /* from inside net_resolve(), which frees it then */
 };
 
 /* ---- slices of the loop ---------------------------------------------------------------------- */
@@ -384,58 +376,4 @@ void net_listener_free(struct net_listener *listener)
 {
 	evconnlistener_free(listener->listener);
 	free(listener);
-}
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-struct net_resolver *net_resolver_new(struct event_base *base)
-{
-	return (struct net_resolver *)(void *)evdns_base_new(
-		base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-}
-
-void net_resolver_free(struct net_resolver *resolver)
-{
-	evdns_base_free((struct evdns_base *)(void *)resolver, 1);
-}
-
-static void net_query_answered(int error, struct evutil_addrinfo *found, void *context)
-{
-	struct net_query *query = context;
-
-	if (query->call)
-		query->call(query->context, found ? NULL : evutil_gai_strerror(error), found);
-	if (found)
-		evutil_freeaddrinfo(found);
-	query->answered = true;
-	if (query->request)
-		free(query);
-}
-
-struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
-	net_resolved call, void *context)
-{
-	struct evutil_addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
-	struct net_query *query = calloc(1, sizeof(*query));
-	char text[8];
-
-	if (!query) {
-		call(context, "no memory", NULL);
-		return NULL;
-	}
-	query->call = call;
-	query->context = context;
-	snprintf(text, sizeof(text), "%u", port);
-	query->request = evdns_getaddrinfo((struct evdns_base *)(void *)resolver, host, text,
-		&hints, net_query_answered, query);
-	if (!query->answered)
-		return query;
-	free(query);
-	return NULL;
-}
-
-void net_resolve_cancel(struct net_query *query)
-{
-	query->call = NULL;
-	evdns_getaddrinfo_cancel(query->request);
 }

@@ -87,12 +87,12 @@ static void health_members(
 			h, id, "%u more members are %s", n - NAMED_MAX, snapshot_state_name(state));
 }
 
-/* Seeds are findings from SEED_SILENT_MS on; refusals at once. */
+/* A seed is a finding from SEED_SILENT_MS on; an engine that is alone, and refusals, at once. */
 static void health_seeds(const struct snapshot *s, struct health *h)
 {
 	const struct seeds_report *r = &s->seeds;
 
-	if (r->unmet && r->unmet_ms >= SEED_SILENT_MS)
+	if (r->unmet)
 		finding_add(h, FINDING_seeds_unmet,
 			"this engine is alone: none of %u seed(s) leads to a member for %" PRIu64
 			" s",

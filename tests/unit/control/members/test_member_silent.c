@@ -138,16 +138,17 @@ static void a_seed_that_leads_to_a_member_ends_its_silence(void **state)
 	assert_int_equal(report(START + 7 * SECOND).silent, 2); /* to answer is not to join */
 	member->state = MEMBER_ALIVE;
 	members->alive = 2;
-	members->met = true;
 	seeds_watch(&control, START + 8 * SECOND);
 	assert_int_equal(report(START + 8 * SECOND).silent, 1);
 	assert_false(report(START + 8 * SECOND).unmet);
 	assert_int_equal(lines("seed 10.0.0.2:31998 answers after 8 s"), 1);
 	member->state = MEMBER_DEAD; /* health names it as down */
 	members->alive = 1;
+	assert_true(report(START + 8 * SECOND).unmet); /* at once: it has lost all others */
 	watch_until(START + 9 * SECOND, START + 60 * SECOND);
 	assert_int_equal(report(START + 60 * SECOND).silent, 1);
-	assert_false(report(START + 60 * SECOND).unmet);
+	assert_true(report(START + 60 * SECOND).unmet);
+	assert_int_equal(report(START + 60 * SECOND).unmet_ms, 51000);
 	members->seed[1].name[0] = '\0'; /* it was forgotten */
 	watch_until(START + 61 * SECOND, START + 70 * SECOND);
 	assert_int_equal(report(START + 70 * SECOND).silent, 2);
@@ -205,22 +206,6 @@ static void a_refused_seed_is_no_silent_one_and_keeps_the_engine_unready(void **
 	assert_int_equal(report(START + 61 * SECOND).silent, 1);
 }
 
-/* It has joined one for a moment, before that one refused it. */
-static void an_engine_that_is_refused_by_all_is_unmet_although_one_has_joined(void **state)
-{
-	(void)state;
-	members->met = true;
-	watch_until(START, START + 10 * SECOND);
-	assert_false(report(START + 10 * SECOND).unmet);
-	members->refusal[0] =
-		(struct refusal){.who = 1, .since_ns = START, .last_ns = START + 10 * SECOND};
-	tick(START + 11 * SECOND);
-	assert_true(report(START + 11 * SECOND).unmet);
-	members->alive = 2;
-	tick(START + 12 * SECOND);
-	assert_false(report(START + 12 * SECOND).unmet);
-}
-
 static void an_engine_whose_seeds_are_itself_is_alone_by_right(void **state)
 {
 	(void)state;
@@ -276,7 +261,7 @@ static void a_long_list_of_which_nothing_answers_is_one_line(void **state)
 	assert_int_equal(lines("none of the 40 addresses of cluster.seeds_file"), 1);
 	assert_int_equal(lines("\n"), 1);
 	assert_int_equal(report(START + 6 * SECOND).silent, 1);
-	members->met = true;
+	members->alive = 2;
 	seeds_watch(&control, START + 7 * SECOND);
 	assert_int_equal(report(START + 7 * SECOND).silent, 0);
 }
@@ -292,7 +277,6 @@ int main(void)
 		TEST(a_seed_that_answers_and_whose_address_does_not_is_named_with_both),
 		TEST(what_answers_wrongly_is_told_from_what_does_not_answer),
 		TEST(a_refused_seed_is_no_silent_one_and_keeps_the_engine_unready),
-		TEST(an_engine_that_is_refused_by_all_is_unmet_although_one_has_joined),
 		TEST(an_engine_whose_seeds_are_itself_is_alone_by_right),
 		TEST(a_source_that_cannot_be_read_is_reported_like_a_seed),
 		TEST(a_long_list_of_which_nothing_answers_is_one_line),

@@ -188,7 +188,6 @@ static void a_node_of_peercache_0_8_that_asks_is_told_and_named_once(void **stat
 	assert_int_equal(strangers(0).formers, 1);
 	assert_string_equal(strangers(0).former[0].from, "127.0.0.1");
 	assert_int_equal(strangers(0).engines, 0);
-	assert_false(member_refusals_last(&node[0].control, net_now()));
 	assert_int_equal(node[0].control.counter[COUNTER_former_nodes], 4);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 	assert_int_equal(said_count("PeerCache 0.8 runs at 127.0.0.1: it takes this engine"), 1);

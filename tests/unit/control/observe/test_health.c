@@ -570,6 +570,9 @@ static void an_engine_that_is_not_ready_says_why(void **state)
 	assert_null(not_ready(2, 0)); /* the other rail serves */
 	strcpy(s.rail[1].state, "lost");
 	assert_string_equal(not_ready(2, 0), "no rail is in use");
+	s.rails = 0; /* a seed only */
+	assert_null(not_ready(2, 0));
+	s.rails = 2;
 	assert_string_equal(
 		not_ready(2, 3 * HEALTH_BLOCKED_NS), "the control plane is blocked for 4 s");
 	s.stopping = true;

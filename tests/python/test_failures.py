@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -116,6 +117,20 @@ class Results(FailureTest):
                 os.close(fd)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         self.assertEqual(store.batch_set_v1(keys[:1], pool.indices([0])), [True])
+
+    def test_an_error_is_caught_as_the_subclass_that_its_errno_has(self):
+        with tempfile.TemporaryDirectory() as folder, \
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
+            deaf.bind(folder + "/deaf")
+            for path, subclass, number in (
+                    (folder + "/none", FileNotFoundError, errno.ENOENT),
+                    (folder + "/deaf/below", NotADirectoryError, errno.ENOTDIR),
+                    (folder + "/deaf", ConnectionRefusedError, errno.ECONNREFUSED)):
+                try:
+                    Session(path)
+                except subclass as error:
+                    self.assertEqual((type(error), error.errno), (subclass, number))
+                    self.assertIn(path, str(error))
 
     def test_a_result_is_logged_the_first_second_fourth_and_eighth_time(self):
         store = self.store(Pool(8, [4096]))

@@ -15,10 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 import unittest
 from types import SimpleNamespace
 from unittest import mock
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    tomllib = None
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
@@ -564,6 +568,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.settings["rail.spin_us"], "5")
         self.assertEqual((got.timeout_ms, got.tags, got.idle), (250, ("7", ""), []))
 
+    @unittest.skipUnless(tomllib, "Python 3.10 has no tomllib")
     def test_engine_settings_may_be_a_table_as_toml_reads_it(self):
         """A key with a dot that is not quoted makes a table within the table."""
         wanted = {"engine.huge_pages": "no", "engine.limbo_ms": "5", "rail.spin_us": "7"}

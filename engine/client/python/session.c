@@ -33,16 +33,20 @@ void session_enter(struct py_session *s)
 	pthread_cond_init(&s->idle, NULL);
 }
 
-/* Raises OSError. The text may have been cut within a character. */
+/*
+ * Raises the subclass of OSError that the errno has, such as FileNotFoundError. Python 3.10
+ * matches `except` with the type that is given here: that must be the type of the exception made.
+ * The text may have been cut within a character.
+ */
 static PyObject *raise_text(int error, const char *text)
 {
-	PyObject *args = Py_BuildValue(
-		"(iN)", -error, PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));
+	PyObject *why = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+	PyObject *made = why ? PyObject_CallFunction(PyExc_OSError, "iO", -error, why) : NULL;
 
-	if (args) {
-		PyErr_SetObject(PyExc_OSError, args);
-		Py_DECREF(args);
-	}
+	if (made)
+		PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+	Py_XDECREF(made);
+	Py_XDECREF(why);
 	return NULL;
 }
 

@@ -64,6 +64,16 @@ def relink(text, source, where):
     return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
 
 
+def absolute(text, source, repository):
+    """The text of a page with links to the files of a repository on the web."""
+    def link(match):
+        image, label, path, anchor = match.groups()
+        target = os.path.normpath(os.path.join(os.path.dirname(source), path)) if path else source
+        return f"{image}[{label}]({repository}/blob/main/{target}{anchor or ''})"
+
+    return LINK.sub(link, text)
+
+
 def stage(folder):
     where = places()
     for source, place in where.items():

@@ -3,7 +3,7 @@
 
     interpreter.py VERSION TEST
 
-Exit status 77: this machine has no such Python.
+Exit status 77: this machine does not have that Python.
 """
 
 import glob

@@ -222,8 +222,16 @@ def scenario(hosts):
     for host in hosts:
         host.run("mkdir", "/run/load")
     files, accounts = hosts[0].files(), hosts[0].accounts()
+    # As a wheel's user has it: dpkg must not ask.
+    hosts[1].run("sh", "-c", "echo '# mine' >/etc/peercache.conf")
     for host, packages in zip(hosts, (ALL, LESS)):
         host.install("debs1", packages)
+    expect(hosts[1].run("cat", "/etc/peercache.conf") == "# mine\n", "the settings are not kept")
+    expect("[engine]" in hosts[0].run("cat", "/etc/peercache.conf"), "no settings")
+    expect("usage: peercache-meta" in hosts[0].run("peercache-meta", "--help"), "no peercache-meta")
+    expect("peercache-engine --set" in hosts[0].run(
+        "peercache-storage-server", "--discovery-addr", "10.0.0.1:31998", check=False),
+        "no peercache-storage-server")
     documents_are_installed(hosts[0])
     service_starts(*hosts)
     pages_are_shared(*hosts)

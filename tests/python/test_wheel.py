@@ -8,12 +8,15 @@ a page from a second engine.
 Exit status 77: not root, or no debootstrap.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
@@ -52,6 +55,27 @@ def lines():
     return "\n".join(block) + "\n"
 
 
+def lacks_notices(wheel):
+    """Libraries inside the wheel without a licence or a component of its SBOM; relative links."""
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        text = file.read(next(n for n in names if n.endswith("dist-info/METADATA"))).decode()
+        bom = json.loads(file.read(next(n for n in names if n.endswith(".cdx.json"))))
+    libraries = [re.match(r"peercache\.libs/(lib[a-z-]+?)-[0-9a-f]{8}\.so", n) for n in names]
+    wanted = {match[1] for match in libraries if match} | {"libevent"}
+    parts = [part["name"] for part in bom["components"]]
+    licences = [n.split("/licenses/")[1] for n in names
+                if "/licenses/" in n and not n.endswith("/")]
+    wrong = [f"no {what} of {name}" for name in wanted for what, have in
+             (("licence", licences), ("part", parts))
+             if not any(one.startswith(name.replace("crypto", "ssl")) for one in have)]
+    wrong += [f"no License-File: {n}" for n in licences if f"\nLicense-File: {n}\n" not in text]
+    wrong += [f"no {word}" for word in ("Project-URL: ", "Author: ", "Classifier: ")
+              if "\n" + word not in text]
+    return wrong + [f"link to {to}" for to in re.findall(r"\]\(([^)]*)\)", text)
+                    if not to.startswith("https://")]
+
+
 def bare(folder):
     """A new bare Debian; empty: it cannot be made here."""
     root = os.path.join(folder, "root")
@@ -82,6 +106,9 @@ def main():
             print(out)
             return 1
         shutil.copy(out.split()[-1], os.path.join(root, "root"))
+        if lacks_notices(out.split()[-1]):
+            print("the wheel has", lacks_notices(out.split()[-1]))
+            return 1
         with open(os.path.join(root, "root", "lines"), "w", encoding="utf-8") as file:
             file.write(lines())
         if absent(root):

@@ -12,9 +12,9 @@ import os
 import sys
 
 from bare import LONG, TREE, main, run, run_outside
+from test_deb import APT, GROUPS
 
 RELEASE = "trixie"
-GROUPS = "tree"
 # $1: the folder of the system
 ENTER = """
 set -e
@@ -30,7 +30,6 @@ LINES = """
 cd /root/tree
 tools/install --deb --check
 tools/demo --requests 100
-dpkg --install $(ls build/package/deb/*.deb | grep -v dbgsym)
 peercachectl --version
 peercache-meta --help
 test -f /etc/peercache.conf
@@ -46,7 +45,9 @@ def prepare(folder, bare):
     run("git", "-c", "safe.directory=*", "clone", "-q", TREE, tree)
     run_outside("chroot", bare, "apt-get", "-q", "update")
     run("unshare", "--mount", "--pid", "--fork", "bash", "-c", ENTER, "bash", bare,
-        "cd /root/tree; tools/install --deb; tools/package deb", seconds=LONG)
+        "cd /root/tree; tools/install --deb; tools/package deb; " + " ".join(APT) +
+        " install --no-install-recommends $(ls ./build/package/deb/*.deb | grep -v dbgsym)",
+        seconds=LONG)
     return sys.executable, bare
 
 

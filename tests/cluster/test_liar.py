@@ -23,7 +23,7 @@ LIAR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "played_liar.py"
 
 def resident(pid):
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 
 
 class Hostile(Outage):

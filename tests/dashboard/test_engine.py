@@ -147,7 +147,9 @@ class Engine(harness.PageTest):
 
     def test_the_cluster_answer_is_as_fabricated_here(self):
         engines = self.start(2)
-        real = self.cluster(engines, lambda view: view["asked"] == 2)
+        # until they had an answer from each other their seeds are a finding
+        real = self.cluster(engines, lambda view: view["asked"] == 2 and
+                            view["rows"][0].get("severity") in ("ok", "info"))
         made = answers.cluster(2)
         self.assertEqual(shape(real), shape(made))
         for row in real["rows"]:
@@ -156,7 +158,6 @@ class Engine(harness.PageTest):
         self.assertEqual({row["name"]: row["dashboard"] for row in real["rows"]},
                          {f"127.0.0.1:{engines.port[n]}": engines.served[n].url for n in (0, 1)})
         self.assertEqual(real["totals"]["get_hit_ratio"], -1, "no get yet")
-        self.assertIn(real["rows"][0]["severity"], ("ok", "info"))
 
     def cluster(self, engines, wanted):
         """/api/cluster of engine 0 once `wanted` of it is true."""

@@ -326,8 +326,7 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 
 int dv_port_look(struct dv_device *device)
 {
-	(void)device;
-	return 0;
+	return device->down && world.mutant != MUTANT_DEAF_PORT ? -ENETDOWN : 0;
 }
 
 bool dv_qp_stale(const struct dv_qp *qp)

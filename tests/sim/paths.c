@@ -144,7 +144,7 @@ static void rail_judge(unsigned node, unsigned rail)
 {
 	const struct control *control = &world.node[node].control;
 	bool out = runs(node) && shm_load(&control->status->rails_out) >> rail & 1;
-	bool ended = runs(node) && longer(fast_ns, SLOW_NS);
+	bool ended = runs(node) && longer(fast_ns, SLOW_NS), port_wrong;
 	unsigned said = 0;
 
 	if (runs(node))
@@ -154,7 +154,9 @@ static void rail_judge(unsigned node, unsigned rail)
 	check(!longer(ended_ns[node][rail], DRAIN_NS) ||
 			!longer(rail_ended_ns(node, rail), DRAIN_NS),
 		"a broken connection is returned");
-	since(&port_wrong_ns[node][rail], runs(node) && out == nic_has_link(node, rail));
+	/* a driver's call finds that the port can be used, an event that it cannot */
+	port_wrong = out ? ended && nic_has_link(node, rail) : !nic_has_link(node, rail);
+	since(&port_wrong_ns[node][rail], runs(node) && port_wrong);
 	check(!longer(port_wrong_ns[node][rail], PORT_NS), "a rail is out while its port is");
 }
 

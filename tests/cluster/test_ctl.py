@@ -43,7 +43,8 @@ def series(text):
 class Health(harness.ClusterTest):
     def test_the_exit_status_is_the_worst_severity(self):
         with tempfile.NamedTemporaryFile("w", suffix=".faults") as faults:
-            engines = self.start(2, pool_bytes="16MiB", settings=[
+            # a third one, so that the first is not alone when the second one dies
+            engines = self.start(3, pool_bytes="16MiB", settings=[
                 "cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000",
                 f"test.fault_file={faults.name}"])
             socket = engines.sockets[0]

@@ -83,7 +83,7 @@ static void fails(unsigned seed, int error, bool reached)
 {
 	struct rpc_dial dial = {.owner = &members->seed[seed], .seed = true, .reached = reached};
 
-	snprintf(dial.host, sizeof(dial.host), "%s", members->seed[seed].address.host);
+	snprintf(dial.host, sizeof(dial.host), "%.63s", members->seed[seed].address.host);
 	snprintf(dial.at, sizeof(dial.at), "%s", dial.host);
 	seed_dial_failed(&dial, error);
 }

@@ -4,13 +4,12 @@
  * groups of pages through the first engine of $PEERCACHE_SOCKETS: one that nothing looks up, one
  * that is looked up once through the second engine, and one that is looked up there all the time.
  * Then it stores new pages through the first engine, several times as many as its pool holds,
- * slowly: a page is reported as used once a second at most, and the eviction hand must not be
- * faster. Half of the new pages are looked up as well, so that the hand passes more pages than
- * there are new ones, and begins again with the oldest.
+ * slowly: a page is reported as used once a second at most, and eviction must not be faster. Half
+ * of the new pages are looked up as well, so that used pages leave in the end, too.
  *
  * Prints one JSON object: `stored`, the pages that were stored; `lost`, the looks that did not find
- * a page of the last group; `idle` and `once`, the pages of the others that were found when the
- * hand had passed them once; `late`, those of the second that were found in the end. Started by
+ * a page of the last group; `idle` and `once`, the pages of the others that were found when a
+ * group had left; `late`, those of the second that were found in the end. Started by
  * test_touches.py.
  */
 #include <stdlib.h>
@@ -74,7 +73,8 @@ int main(int argc, char **argv)
 		usleep(FILL_US / slots * BATCH);
 		stored += call(here, pc_set, FRESH, n, BATCH);
 		call(there, pc_exists, FRESH, n, BATCH / 2);
-		if (n == slots / BATCH * BATCH) { /* the pool was full after slots - 3 * GROUP */
+		/* the pool was full after slots - 3 * GROUP, and a group or more has left since */
+		if (n == (slots - GROUP) / BATCH * BATCH) {
 			idle = call(there, pc_exists, IDLE, 0, GROUP);
 			once = call(there, pc_exists, ONCE, 0, GROUP);
 		}

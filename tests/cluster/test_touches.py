@@ -20,7 +20,7 @@ class Touches(harness.ClusterTest):
         self.assertEqual(got["lost"], 0)
         self.assertEqual(got["idle"], 0, "pages that nothing looks up leave first")
         self.assertEqual(got["once"], 16, "the first touch of each page arrives")
-        self.assertEqual(got["late"], 0, "one touch keeps a page for one lap")
+        self.assertEqual(got["late"], 0, "one touch keeps a page for a while")
 
 
 if __name__ == "__main__":

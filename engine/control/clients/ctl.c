@@ -285,6 +285,18 @@ static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, 
 	return true;
 }
 
+/*
+ * Tells the pool that the page at `place` follows the pages of its batch that were published
+ * before it.
+ */
+static void publish_page_order(struct ctl *ctl, struct ctl_channel *c, uint32_t place)
+{
+	unsigned rail = place_rail(place);
+
+	pool_order(ctl->control->rail[rail].pool, place, c->batch_last[rail]);
+	c->batch_last[rail] = place;
+}
+
 static void publish_page(
 	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
 {
@@ -318,6 +330,7 @@ static void publish_page(
 		publish_page_end(ctl, page->later, status);
 		return;
 	}
+	publish_page_order(ctl, c, at->place);
 	tier_replaced(control, &at->key, page->length);
 	tier_published(control);
 	if (ctl->rail[place_rail(at->place)].first)
@@ -369,6 +382,9 @@ static void publish_pages(struct ctl *ctl, struct ctl_channel *c, const struct c
 		publish_refuse(ctl, c, op, page);
 		return;
 	}
+	if (c->batch_deadline_ns != op->deadline_ns)
+		memset(c->batch_last, 0xff, sizeof(c->batch_last));
+	c->batch_deadline_ns = op->deadline_ns;
 	for (unsigned i = 0; i < op->count && i < PREFETCH_FAR; i++)
 		publish_prefetch_far(control, page, i);
 	for (unsigned i = 0; i < op->count && i < PREFETCH_NEAR; i++)

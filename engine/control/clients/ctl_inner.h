@@ -69,6 +69,12 @@ struct ctl_channel {
 	 */
 	uint32_t owed;
 	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
+	/*
+	 * the batch of the last CTL_PUBLISH, which its deadline names, and the last page of it in
+	 * each rail's pool, by place; UINT32_MAX: none
+	 */
+	uint64_t batch_deadline_ns;
+	uint32_t batch_last[RAILS_MAX];
 	struct credits credits;
 	/*
 	 * true: answers were written for the channel since ctl_flush() last ran, and its client

@@ -149,9 +149,9 @@ bool index_slot_any(const struct index *index, uint32_t slot);
  * leases depend on this (VALIDATION.md); so the pool itself reads the clock of limbo, after the
  * slot's new generation is visible.
  *
- * Eviction is SIEVE (Zhang et al., NSDI'24): each class has one FIFO queue and one eviction hand,
- * each page has a visited bit. Every call is amortised O(1), except pool_victims(): it looks at all
- * chunks when it chooses one to drain.
+ * Eviction: each class has two queues, of new pages and of pages that were used again; a bit of
+ * each page says that it was used (pool_evict.c). Every call is amortised O(1), except
+ * pool_victims(): it looks at all chunks when it chooses one to drain.
  */
 
 struct pool;
@@ -221,7 +221,12 @@ int pool_prove(struct pool *pool, const struct pool_proven *page);
  */
 void pool_rest(struct pool *pool);
 /*
- * Marks a page as visited. A place without a page is ignored, because touches are hints that also
+ * The page at `place`, which was just published, is evicted before that at `before`, which was
+ * published lately: it follows it in a prompt. Without effect if one of them is no page.
+ */
+void pool_order(struct pool *pool, uint32_t place, uint32_t before);
+/*
+ * Marks a page as used. A place without a page is ignored, because touches are hints that also
  * come from other hosts.
  */
 void pool_touch(struct pool *pool, uint32_t place);

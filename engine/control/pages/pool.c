@@ -108,10 +108,7 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 		i++;
 	pool->class[i] = (struct size_class){.units = units,
 		.slots = pool->chunk_units / units,
-		.newest = NONE,
-		.oldest = NONE,
-		.hand = NONE,
-		.spill = NONE,
+		.queue = {{NONE, NONE, NONE}, {NONE, NONE, NONE}},
 		.ready = {NONE, NONE}};
 	pool->class_by_units[units] = (uint8_t)i;
 	pool->classes++;
@@ -500,7 +497,7 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
 	chunk->pages++;
 	chunk->used_at = ++pool->published;
 	pool->pages++;
-	sieve_insert(pool, slot);
+	queue_insert(pool, slot);
 	return 0;
 }
 
@@ -512,7 +509,7 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 		return -EINVAL;
 	page_head_retire(&pool->heads[place_unit(place)]);
 	slot_unpin(pool, slot);
-	sieve_remove(pool, slot);
+	queue_remove(pool, slot);
 	slot_chunk(pool, slot)->pages--;
 	pool->pages--;
 	limbo_enter(pool, slot);
@@ -528,7 +525,7 @@ void pool_touch(struct pool *pool, uint32_t place)
 	if (!page || page->state != SLOT_PAGE)
 		return;
 	chunk = slot_chunk(pool, slot);
-	page->visited = 1;
+	page->used = 1;
 	chunk->used_at = pool->published;
 }
 

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses pages: those to evict (SIEVE within a class, a whole chunk between classes), and those
- * to write to disk ahead of that. The control plane's thread only.
+ * Chooses pages: those to evict (the oldest of two queues within a class, a whole chunk between
+ * classes), and those to write to disk ahead of that. The control plane's thread only.
  *
- * SIEVE keeps the pages of a class in the order they were published. The eviction hand moves from
- * the oldest page towards the newest, skips pages that were visited since its last pass, clears
- * their visited bits, and stays where it stopped.
+ * A class has two queues: a page enters QUEUE_NEW when it is published. A use of the page only sets
+ * a bit. When that page is the next victim, it becomes the newest of QUEUE_USED instead. The next
+ * victim is the oldest of either queue, where a page of QUEUE_USED counts as 1/USED_WEIGHT of its
+ * age. Ages are counted in publishes, so an idle pool does not age. A prompt comes back soon or
+ * never: order by last use keeps what comes back soon, the weight what came back before.
+ *
+ * Pages of one batch lie in the queue in reverse: the last page of a prompt goes first, because a
+ * page is of use only while all pages before it are there.
  *
  * At most one chunk drains at a time: none of its free slots is handed out, its pages are the
  * victims, and when all its slots are free the chunk is reserved for the requesting page size. A
@@ -18,13 +23,17 @@
  *
  * Chunks with credits are the last choice, because a client may keep a credit as long as it likes.
  *
- * The spill pointer of a size class goes over its pages in the order they were published. A page
+ * The spill pointer of a queue goes over its pages from the oldest to the newest. A page
  * that it has passed was named to the disk tier once. Pages that are not on disk nevertheless,
  * because their write failed or the disk has lost them, are named again by another lap, as soon as
  * they are more than 1/AHEAD_MISSED of the class. So the work is O(1) for each page that is named.
  */
 #include "engine/control/pages/pool_inner.h"
 
+/* how much slower a page ages that was used again; chosen by replaying traces */
+#define USED_WEIGHT 2u
+/* Publishes after which the next page of a batch does not follow the one before it. */
+#define BATCH_PAGES_MAX 1024u
 /* dirty pages that the search for a clean one passes, on average, at most */
 #define CLEAN_STEPS 16u
 /* Pages that one call of pool_ahead() looks at, at most. */
@@ -32,44 +41,103 @@
 /* share of the pages of a class that may be missing on disk before another lap begins */
 #define AHEAD_MISSED 64u
 
-/* ---- the queue of a class -------------------------------------------------------------------- */
+/* ---- the queues of a class ------------------------------------------------------------------- */
 
-void sieve_insert(struct pool *pool, uint32_t slot)
+static struct queue *page_queue(struct pool *pool, uint32_t slot)
 {
-	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
-	struct slot *page = &pool->slots[slot];
-
-	*page = (struct slot){.state = SLOT_PAGE, .next = class->newest, .newer = NONE};
-	if (class->newest == NONE)
-		class->oldest = slot;
-	else
-		pool->slots[class->newest].newer = slot;
-	class->newest = slot;
-	class->pages++;
-	class->dirty++;
-	if (class->spill == NONE)
-		class->spill = slot;
+	return &pool->class[slot_chunk(pool, slot)->class].queue[pool->slots[slot].queue];
 }
 
-void sieve_remove(struct pool *pool, uint32_t slot)
+/* Whether page `a` got its place in its queue before page `b`, or a page that `b` lies behind. */
+static bool queue_older(const struct pool *pool, uint32_t a, uint32_t b)
 {
-	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+	return (int32_t)(pool->slots[a].queued_at - pool->slots[b].queued_at) < 0;
+}
+
+/* Puts a page into the queue that it names, next to `newer` on its older side; NONE: newest. */
+static void queue_link(struct pool *pool, uint32_t slot, uint32_t newer)
+{
+	struct queue *queue = page_queue(pool, slot);
 	struct slot *page = &pool->slots[slot];
 
-	if (class->hand == slot)
-		class->hand = page->newer;
-	if (class->spill == slot)
-		class->spill = page->newer;
-	class->dirty -= slot_dirty(page);
+	page->newer = newer;
+	page->next = newer == NONE ? queue->newest : pool->slots[newer].next;
+	if (page->next == NONE)
+		queue->oldest = slot;
+	else
+		pool->slots[page->next].newer = slot;
+	if (newer == NONE)
+		queue->newest = slot;
+	else
+		pool->slots[newer].next = slot;
+	if (queue->spill == NONE || (newer != NONE && !queue_older(pool, queue->spill, slot)))
+		queue->spill = slot;
+}
+
+static void queue_unlink(struct pool *pool, uint32_t slot)
+{
+	struct queue *queue = page_queue(pool, slot);
+	const struct slot *page = &pool->slots[slot];
+
+	if (queue->spill == slot)
+		queue->spill = page->newer;
 	if (page->newer == NONE)
-		class->newest = page->next;
+		queue->newest = page->next;
 	else
 		pool->slots[page->newer].next = page->next;
 	if (page->next == NONE)
-		class->oldest = page->newer;
+		queue->oldest = page->newer;
 	else
 		pool->slots[page->next].newer = page->newer;
+}
+
+void queue_insert(struct pool *pool, uint32_t slot)
+{
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+
+	pool->slots[slot] =
+		(struct slot){.state = SLOT_PAGE, .queued_at = (uint32_t)pool->published};
+	queue_link(pool, slot, NONE);
+	class->pages++;
+	class->dirty++;
+}
+
+void queue_remove(struct pool *pool, uint32_t slot)
+{
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+
+	queue_unlink(pool, slot);
+	class->dirty -= slot_dirty(&pool->slots[slot]);
 	class->pages--;
+}
+
+void pool_order(struct pool *pool, uint32_t place, uint32_t before)
+{
+	uint32_t slot = pool_locate(pool, place), newer = pool_locate(pool, before);
+	const struct slot *page;
+
+	if (slot == NONE || newer == NONE || slot == newer)
+		return;
+	page = &pool->slots[newer];
+	if (pool->slots[slot].state != SLOT_PAGE || page->state != SLOT_PAGE ||
+		page_queue(pool, slot) != page_queue(pool, newer) ||
+		(uint32_t)pool->published - page->queued_at > BATCH_PAGES_MAX)
+		return;
+	queue_unlink(pool, slot);
+	pool->slots[slot].queued_at = page->queued_at;
+	queue_link(pool, slot, newer);
+}
+
+/* Makes a page that was used the newest of QUEUE_USED. */
+static void queue_spare(struct pool *pool, uint32_t slot)
+{
+	struct slot *page = &pool->slots[slot];
+
+	queue_unlink(pool, slot);
+	page->queue = QUEUE_USED;
+	page->used = 0;
+	page->queued_at = (uint32_t)pool->published;
+	queue_link(pool, slot, NONE);
 }
 
 /* Describes the page in the slot. */
@@ -111,17 +179,17 @@ static uint32_t class_limbo(const struct pool *pool, const struct size_class *cl
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
 }
 
-/* Whether the page may be picked; `clean`: only if it is on disk or being written. */
+/* Whether the page may be evicted; `clean`: only if it is on disk or being written. */
 static bool page_pickable(const struct slot *page, bool clean)
 {
-	return !page->picked && !(page->disk & SLOT_PINNED) && !(clean && slot_dirty(page));
+	return !(page->disk & SLOT_PINNED) && !(clean && slot_dirty(page));
 }
 
 /*
- * Returns how many pages of the class sieve_pick() may pick. `clean`: 0 if they are so few among
+ * Returns how many pages of the class queues_pick() may pick. `clean`: 0 if they are so few among
  * dirty ones that it would look at more than CLEAN_STEPS pages for each.
  */
-static uint32_t sieve_pages(const struct pool *pool, const struct size_class *class, bool clean)
+static uint32_t queues_pages(const struct pool *pool, const struct size_class *class, bool clean)
 {
 	uint32_t pages = class_victims(pool, class);
 
@@ -131,37 +199,58 @@ static uint32_t sieve_pages(const struct pool *pool, const struct size_class *cl
 	return class->dirty / CLEAN_STEPS > pages ? 0 : pages;
 }
 
+/* How long the page has been in its queue, in publishes; a page that was used again ages slower. */
+static uint32_t page_age(const struct pool *pool, uint32_t slot)
+{
+	const struct slot *page = &pool->slots[slot];
+	uint32_t age = (uint32_t)pool->published - page->queued_at;
+
+	return page->queue == QUEUE_USED ? age / USED_WEIGHT : age;
+}
+
+/* The queue that has the next victim; at[]: the next page of each. QUEUES: both are at the end. */
+static unsigned queue_next(const struct pool *pool, const uint32_t at[QUEUES])
+{
+	if (at[QUEUE_USED] == NONE)
+		return at[QUEUE_NEW] == NONE ? QUEUES : QUEUE_NEW;
+	if (at[QUEUE_NEW] == NONE)
+		return QUEUE_USED;
+	return page_age(pool, at[QUEUE_USED]) > page_age(pool, at[QUEUE_NEW]) ? QUEUE_USED
+									      : QUEUE_NEW;
+}
+
 /*
- * Picks up to `max` victims of the class by SIEVE. The loop terminates: one lap clears every
- * visited bit, and at least `want` pages are neither picked nor pinned nor in the draining chunk,
- * nor dirty if `clean`. Its work is bounded by the budget, the number of victims and the pages that
- * may not be picked.
+ * Picks up to `max` victims of the class. at[]: the oldest page of each queue that was not
+ * looked at. A page that was used becomes the newest of QUEUE_USED, and is looked at a second time
+ * only if the others are not enough; one that may not be picked keeps its place. So each page is
+ * looked at twice at most. `skips` bounds the dirty pages that are passed over; fewer victims than
+ * `max` are then picked.
  */
-static unsigned sieve_pick(struct pool *pool, struct size_class *class, bool clean, unsigned max,
+static unsigned queues_pick(struct pool *pool, struct size_class *class, bool clean, unsigned max,
 	struct pool_victim *ret_victims)
 {
-	uint32_t slot = class->hand, pages = sieve_pages(pool, class, clean);
-	unsigned want = max < pages ? max : pages, n = 0;
-	uint64_t budget = (uint64_t)want * SIEVE_STEPS;
+	uint32_t at[QUEUES] = {class->queue[QUEUE_NEW].oldest, class->queue[QUEUE_USED].oldest};
+	uint32_t pages = queues_pages(pool, class, clean);
+	unsigned want = max < pages ? max : pages, n = 0, from;
+	uint64_t budget = (uint64_t)want * SPARED_MAX;
+	uint64_t skips = clean ? (uint64_t)want * CLEAN_STEPS : UINT64_MAX;
 
-	while (n < want) {
-		struct slot *page;
+	while (n < want && skips && (from = queue_next(pool, at)) != QUEUES) {
+		uint32_t slot = at[from];
+		struct slot *page = &pool->slots[slot];
 
-		if (slot == NONE)
-			slot = class->oldest;
-		page = &pool->slots[slot];
-		if (page->visited && budget) {
-			page->visited = 0;
+		at[from] = page->newer;
+		if (page->used && budget) {
 			budget--;
+			queue_spare(pool, slot);
+			if (at[QUEUE_USED] == NONE)
+				at[QUEUE_USED] = slot;
 		} else if (page_pickable(page, clean) && slot >> pool->shift != pool->drain) {
-			page->picked = 1;
 			victim_name(pool, slot, &ret_victims[n++]);
+		} else {
+			skips--;
 		}
-		slot = page->newer;
 	}
-	class->hand = slot;
-	for (unsigned i = 0; i < n; i++)
-		pool->slots[pool_locate(pool, ret_victims[i].place)].picked = 0;
 	return n;
 }
 
@@ -330,7 +419,7 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 			       ? 0
 			       : drain_for_need(pool, number, units, clean, max, ret_victims);
 
-	n = sieve_pick(pool, class, clean, max, ret_victims);
+	n = queues_pick(pool, class, clean, max, ret_victims);
 	class->evicted += n;
 	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
 		uint32_t idle = drain_idle(pool, number);
@@ -355,15 +444,18 @@ unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsi
 	if (number == NONE)
 		return 0;
 	class = &pool->class[number];
-	if (class->spill == NONE && class->dirty > class->pages / AHEAD_MISSED)
-		class->spill = class->oldest;
-	while (class->spill != NONE && n < max && class->pages - class->dirty + n < pages &&
-		steps++ < AHEAD_STEPS) {
-		const struct slot *page = &pool->slots[class->spill];
+	if (class->queue[QUEUE_NEW].spill == NONE && class->queue[QUEUE_USED].spill == NONE &&
+		class->dirty > class->pages / AHEAD_MISSED)
+		for (unsigned i = 0; i < QUEUES; i++)
+			class->queue[i].spill = class->queue[i].oldest;
+	for (unsigned i = 0; i < QUEUES; i++)
+		while (class->queue[i].spill != NONE && n < max &&
+			class->pages - class->dirty + n < pages && steps++ < AHEAD_STEPS) {
+			uint32_t slot = class->queue[i].spill;
 
-		if (slot_dirty(page))
-			victim_name(pool, class->spill, &ret_victims[n++]);
-		class->spill = page->newer;
-	}
+			if (slot_dirty(&pool->slots[slot]))
+				victim_name(pool, slot, &ret_victims[n++]);
+			class->queue[i].spill = pool->slots[slot].newer;
+		}
 	return n;
 }

@@ -22,11 +22,8 @@
 #include "engine/control/pages/pages_inner.h"
 
 #define NONE UINT32_MAX /* stands for "no slot", "no chunk" and "no size class" */
-/*
- * visited bits that the eviction hand clears per victim at most; after that it evicts visited pages
- * too
- */
-#define SIEVE_STEPS 64
+/* used pages that pool_victims() spares per victim at most; after that it evicts them too */
+#define SPARED_MAX 64
 /* maximum number of slots whose limbo has ended that one call of pool_take() makes free */
 #define LIMBO_BURST 64
 /*
@@ -57,14 +54,19 @@ struct slot {
 	 */
 	uint32_t next;
 	uint8_t state;
-	/* in state PAGE: the page was visited since the eviction hand last passed it */
-	uint8_t visited;
-	/* in state PAGE: the present pool_victims() call has chosen the page already */
-	uint8_t picked;
+	/* in state PAGE: the page was used since it got its place in its queue */
+	uint8_t used;
+	/* in state PAGE: its queue, enum queue_kind */
+	uint8_t queue;
 	/* what the disk tier knows of the slot: bits of enum slot_disk */
 	uint8_t disk;
 	union {
-		uint32_t newer; /* in state PAGE: slot of the next newer page of the size class */
+		struct {
+			uint32_t
+				newer; /* in state PAGE: slot of the next newer page of the queue */
+			/* in state PAGE: the clock pool->published when it got its place there */
+			uint32_t queued_at;
+		};
 		/*
 		 * in state LIMBO: the time at which limbo ends, on the pool's clock; UINT64_MAX:
 		 * limbo has no end yet, see pool_rest()
@@ -101,6 +103,16 @@ struct chunk_list {
 	uint32_t first, last;
 };
 
+/* The queues of a size class: pages that were used once, and those that were used again. */
+enum queue_kind { QUEUE_NEW, QUEUE_USED, QUEUES };
+
+/* Ends of a queue of pages. */
+struct queue {
+	uint32_t newest, oldest;
+	/* the page that pool_ahead() looks at next; NONE: it has looked at all */
+	uint32_t spill;
+};
+
 struct size_class {
 	uint32_t units; /* page size in units; 0: this record is unused */
 	uint32_t slots; /* slots in one chunk of this class */
@@ -109,13 +121,7 @@ struct size_class {
 	uint32_t free;
 	uint32_t pages, limbo;
 	uint32_t pinned; /* of `pages` */
-	/*
-	 * ends of the SIEVE queue of pages, and the eviction hand; hand NONE: it restarts at the
-	 * oldest page
-	 */
-	uint32_t newest, oldest, hand;
-	/* the page that pool_ahead() looks at next; NONE: it has looked at all */
-	uint32_t spill;
+	struct queue queue[QUEUES];
 	uint32_t dirty; /* of `pages`: neither on disk nor being written */
 	/* pages evicted since this class last looked for an idle chunk of another class */
 	uint32_t evicted;
@@ -303,8 +309,8 @@ uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
 
 /* ---- pool_evict.c ---------------------------------------------------------------------------- */
 
-/* Appends the page to the SIEVE queue of its class, and takes it out. */
-void sieve_insert(struct pool *pool, uint32_t slot);
-void sieve_remove(struct pool *pool, uint32_t slot);
+/* Makes a new page the newest of its class, and takes a page out. */
+void queue_insert(struct pool *pool, uint32_t slot);
+void queue_remove(struct pool *pool, uint32_t slot);
 
 #endif

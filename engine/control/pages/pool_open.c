@@ -175,7 +175,7 @@ static void adopt_slot(
 		chunk->pages++;
 		chunk->used_at = ++pool->published;
 		pool->pages++;
-		sieve_insert(pool, slot);
+		queue_insert(pool, slot);
 	} else {
 		page_head_retire(&pool->heads[unit]);
 		limbo_enter(pool, slot);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests eviction within one page size: the order of SIEVE, visited pages, and when nothing is
- * evicted.
+ * Tests eviction within one page size: the order of pages, used ones, those of one batch, and when
+ * nothing is evicted.
  */
 #include "tests/unit/control/pages/pool_world.h"
 
@@ -23,24 +23,7 @@ static void pages_are_evicted_in_the_order_of_publishing(void **state)
 	pool_close(pool);
 }
 
-static void the_hand_keeps_its_position_when_its_page_is_retired(void **state)
-{
-	struct pool *pool = pool_new(4 * MIB);
-	struct pool_victim victim;
-	uint32_t place[5];
-
-	(void)state;
-	for (uint64_t n = 1; n <= 4; n++)
-		assert_true(page_new(pool, MIB, n, &place[n]));
-	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
-	assert_int_equal(victim.key.word[0], 1);
-	assert_int_equal(retire_at(pool, place[2], 1, now_ns), 0);
-	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
-	assert_int_equal(victim.key.word[0], 3);
-	pool_close(pool);
-}
-
-static void a_visited_page_is_spared_once(void **state)
+static void a_used_page_is_spared_once(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
@@ -54,10 +37,7 @@ static void a_visited_page_is_spared_once(void **state)
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 3);
 	retire(pool, victim);
-	/*
-	 * The eviction hand is at page 4, and page 5 is the newest: after them come the two visited
-	 * pages that the hand spared.
-	 */
+	/* pages 1 and 2 were spared now, before page 5 is new: it is the last one */
 	now_ns += LIMBO_NS;
 	assert_true(page_new(pool, MIB, 5, NULL));
 	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
@@ -68,7 +48,87 @@ static void a_visited_page_is_spared_once(void **state)
 	pool_close(pool);
 }
 
-static void victims_of_one_call_differ_even_if_all_were_visited(void **state)
+/* Publishes a page in the place of the next victim. Returns the victim's number. */
+static uint64_t replace(struct pool *pool, uint64_t number, uint32_t *ret_place)
+{
+	struct pool_victim victim;
+
+	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
+	retire(pool, &victim);
+	now_ns += LIMBO_NS;
+	assert_true(page_new(pool, MIB, number, ret_place));
+	return victim.key.word[0];
+}
+
+static void a_page_that_was_used_ages_half_as_fast(void **state)
+{
+	/* 1 is spared when 2 goes; three slots turn over until it is more than twice as old */
+	static const uint64_t want[] = {2, 3, 4, 5, 6, 7, 1, 8};
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place = UINT32_MAX;
+
+	(void)state;
+	assert_true(page_new(pool, MIB, 1, &place));
+	for (uint64_t n = 2; n <= 4; n++)
+		assert_true(page_new(pool, MIB, n, NULL));
+	pool_touch(pool, place);
+	for (uint64_t n = 0; n < 8; n++)
+		assert_int_equal(replace(pool, 5 + n, NULL), want[n]);
+	pool_close(pool);
+}
+
+/* The order in which the pages of a batch go: the last one first, older batches before. */
+static void the_last_page_of_a_batch_goes_first(void **state)
+{
+	static const uint64_t want[] = {2, 1, 4, 3};
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+	uint32_t place[5];
+
+	(void)state;
+	for (uint64_t n = 1; n <= 4; n++) {
+		assert_true(page_new(pool, MIB, n, &place[n]));
+		pool_order(pool, place[n], n % 2 ? UINT32_MAX : place[n - 1]);
+	}
+	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(victim[i].key.word[0], want[i]);
+	/* nor does a page of no batch move, nor behind itself, nor behind what is no page */
+	pool_order(pool, place[4], place[4]);
+	assert_int_equal(retire_at(pool, place[3], 1, now_ns), 0);
+	pool_order(pool, place[2], place[3]);
+	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
+	assert_int_equal(victim[0].key.word[0], 2);
+	assert_int_equal(victim[1].key.word[0], 1);
+	assert_int_equal(victim[2].key.word[0], 4);
+	pool_close(pool);
+}
+
+/* A page that may not go, beside used ones: the call ends, and it keeps its place. */
+static void pages_that_are_read_are_passed_over(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+	uint32_t place[5];
+
+	(void)state;
+	for (uint64_t n = 1; n <= 4; n++)
+		assert_true(page_new(pool, MIB, n, &place[n]));
+	for (unsigned n = 2; n <= 4; n++)
+		pool_touch(pool, place[n]);
+	assert_int_equal(pool_pin(pool, place[1], 1), 0);
+	for (unsigned round = 0; round < 3; round++) {
+		assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
+		for (unsigned i = 0; i < 3; i++)
+			assert_int_equal(victim[i].key.word[0], i + 2);
+	}
+	pool_unpin(pool, place[1], 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 1);
+	pool_close(pool);
+}
+
+static void victims_of_one_call_differ_even_if_all_were_used(void **state)
 {
 	static struct pool_victim victim[2000];
 	struct pool *pool = pool_new(4 * MIB);
@@ -98,7 +158,7 @@ static void victims_of_one_call_differ_even_if_all_were_visited(void **state)
 	pool_close(pool);
 }
 
-static void finding_a_victim_among_visited_pages_takes_bounded_work(void **state)
+static void finding_a_victim_among_used_pages_takes_bounded_work(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
 	struct pool_victim victim;
@@ -148,11 +208,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(pages_are_evicted_in_the_order_of_publishing, start),
-		cmocka_unit_test_setup(the_hand_keeps_its_position_when_its_page_is_retired, start),
-		cmocka_unit_test_setup(a_visited_page_is_spared_once, start),
-		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_visited, start),
-		cmocka_unit_test_setup(
-			finding_a_victim_among_visited_pages_takes_bounded_work, start),
+		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
+		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
+		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
+		cmocka_unit_test_setup(pages_that_are_read_are_passed_over, start),
+		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_used, start),
+		cmocka_unit_test_setup(finding_a_victim_among_used_pages_takes_bounded_work, start),
 		cmocka_unit_test_setup(nothing_is_evicted_while_a_chunk_is_free, start),
 		cmocka_unit_test_setup(a_pool_full_of_credits_has_neither_slots_nor_victims, start),
 	};

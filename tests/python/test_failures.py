@@ -225,6 +225,33 @@ class Long(FailureTest):
         self.assertEqual(store.counts()["errors"], {})
 
 
+class Prefixes(harness.ClusterTest):
+    def head_after(self, **info):
+        """Pages of a head that stay while tails fill the pool, of which `info` is told."""
+        engines = self.start(1, pool_bytes="16MiB", settings=SETTINGS)
+        store = PeerCacheStore(config((0, 5, 18), {
+            "engine_socket": engines.sockets[0], "engine_start": False, "interface_v1": 1,
+            "timeout_ms": 20000, "exists_timeout_ms": 20000}), {})
+        self.addCleanup(store.close)
+        pool = Pool(16, [65536])
+        store.register_mem_pool_host(pool)
+        head = [f"head{i}" for i in range(16)]
+        self.assertEqual(store.batch_set_v1(head, pool.indices(range(16))), [True] * 16)
+        for n in range(20):  # a pool and a quarter
+            tail = [f"tail{n}.{i}" for i in range(16)]
+            self.assertEqual(store.batch_set_v1(tail, pool.indices(range(16)), SimpleNamespace(
+                prefix_keys=head if info.get("told") else None)), [True] * 16)
+        found = store.batch_exists(head)
+        self.assertEqual(store.counts()["errors"], {})
+        return found
+
+    def test_the_head_of_a_prompt_stays_while_its_tail_is_used(self):
+        self.assertEqual(self.head_after(told=True), 16)
+
+    def test_a_head_of_which_nothing_is_told_goes_first(self):
+        self.assertEqual(self.head_after(), 0)
+
+
 class Registration(FailureTest):
     def lines(self, pool, name="kv", **extra):
         """The log of a store that registers the pool."""

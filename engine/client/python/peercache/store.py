@@ -171,8 +171,8 @@ class PeerCacheStore(HiCacheStorage):
     thread, without the interpreter's lock while it moves pages.
 
     Arguments: `keys` are SGLang's page hashes (str). `host_indices` are token indices in the
-    registered host pool (a CPU int64 tensor); page_size consecutive ones make one page. The store
-    ignores `extra_info`.
+    registered host pool (a CPU int64 tensor); page_size consecutive ones make one page. Of
+    `extra_info` the store reads `prefix_keys`: the pages before `keys`, which count as used.
 
     Ownership: the caller owns the memory of all pages. After a call has returned, the engine and
     the store no longer read or write that memory.
@@ -445,6 +445,20 @@ class PeerCacheStore(HiCacheStorage):
             there = [a and b for a, b in zip(there, part)]
         return there
 
+    def _use_prefix(self, extra_info: Any) -> None:
+        """Looks up the KV pages before those of a call, so that their holders keep them.
+
+        SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
+        is of no use to others without it. SGLang names the head if
+        "hicache_storage_pass_prefix_keys" is set. No error is raised.
+        """
+        keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
+        try:
+            if keys:
+                self._there(self._pools[KV], keys)
+        except Exception as error:  # pylint: disable=broad-except
+            self._failed("look-up of a prefix", error)
+
     # ---- v1 -----------------------------------------------------------------------------------
 
     @guarded(none_of)
@@ -460,7 +474,9 @@ class PeerCacheStore(HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Stores KV pages of the KV pool. Returns True for each page that every node can find."""
-        return self._move("backup", self._pools[KV], keys, host_indices)
+        stored = self._move("backup", self._pools[KV], keys, host_indices)
+        self._use_prefix(extra_info)
+        return stored
 
     @guarded(nothing(0))
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
@@ -468,7 +484,9 @@ class PeerCacheStore(HiCacheStorage):
 
         The pages found count as used, so that their holders evict other pages first.
         """
-        return self._kv_prefix(keys)
+        pages = self._kv_prefix(keys)
+        self._use_prefix(extra_info)
+        return pages
 
     def _kv_prefix(self, keys: Sequence[str]) -> int:
         """Number of leading keys whose KV pages are stored.
@@ -517,7 +535,9 @@ class PeerCacheStore(HiCacheStorage):
         other than "kv" are copied before they are stored, because SGLang may reuse them during the
         call.
         """
-        return self._move_v2("backup", transfers)
+        stored = self._move_v2("backup", transfers)
+        self._use_prefix(extra_info)
+        return stored
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
                         extra_info: Any = None) -> Any:
@@ -529,7 +549,9 @@ class PeerCacheStore(HiCacheStorage):
         has each pool's own longest prefix by name. All numbers are KV pages. A hint: a later get
         may miss.
         """
-        return pool_result(*self._exists_v2(keys, pool_transfers))
+        found = self._exists_v2(keys, pool_transfers)
+        self._use_prefix(extra_info)
+        return pool_result(*found)
 
     @guarded(lambda *_args, **_kwargs: (0, {}, []))
     def _exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]]

@@ -26,9 +26,12 @@ class Scrub(harness.ClusterTest):
         folder = f"/proc/{engines.process[i].pid}/fd"
         for fd in os.listdir(folder):
             path = os.path.join(folder, fd)
-            if "peercache-pool-0" in os.readlink(path):
-                with open(path, "r+b") as f:
-                    return mmap.mmap(f.fileno(), 0)
+            try:
+                if "peercache-pool-0" in os.readlink(path):
+                    with open(path, "r+b") as f:
+                        return mmap.mmap(f.fileno(), 0)
+            except FileNotFoundError:
+                continue  # one that a helper thread had open for a moment
         raise AssertionError("the engine has no pool")
 
     def flip(self, engines, i=0):

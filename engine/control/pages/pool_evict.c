@@ -17,9 +17,9 @@
  * chunk is drained
  * - when a class has no page of its own to evict: it takes a chunk of another class, preferably of
  *   the class with the most chunks;
- * - when a class has evicted a chunk's worth of its own pages and a chunk of another class was idle
- *   for more than twice as long as every chunk of its own. So pages of a size that is no longer
- *   used (another model, another page size) do not keep memory that used sizes need.
+ * - when a chunk of another class was last used before the next victim of this one; this is looked
+ *   for before half a chunk's worth of own pages is evicted. So pages of a size that is no
+ *   longer used (another model, another page size) leave first.
  *
  * Chunks with credits are the last choice, because a client may keep a credit as long as it likes.
  *
@@ -32,6 +32,8 @@
 
 /* how much slower a page ages that was used again; chosen by replaying traces */
 #define USED_WEIGHT 2u
+/* share of the pages of a class that are too new to be evicted while there are others */
+#define NEW_SHARE 8u
 /* Publishes after which the next page of a batch does not follow the one before it. */
 #define BATCH_PAGES_MAX 1024u
 /* dirty pages that the search for a clean one passes, on average, at most */
@@ -208,15 +210,23 @@ static uint32_t page_age(const struct pool *pool, uint32_t slot)
 	return page->queue == QUEUE_USED ? age / USED_WEIGHT : age;
 }
 
-/* The queue that has the next victim; at[]: the next page of each. QUEUES: both are at the end. */
-static unsigned queue_next(const struct pool *pool, const uint32_t at[QUEUES])
+/*
+ * The queue that has the next victim; at[]: the next page of each. QUEUES: both are at the end. The
+ * newest 1/NEW_SHARE of the class stays: it may be a batch that is in use soon, beside pages that
+ * were all used.
+ */
+static unsigned queue_next(
+	const struct pool *pool, const struct size_class *class, const uint32_t at[QUEUES])
 {
+	uint32_t age;
+
 	if (at[QUEUE_USED] == NONE)
 		return at[QUEUE_NEW] == NONE ? QUEUES : QUEUE_NEW;
 	if (at[QUEUE_NEW] == NONE)
 		return QUEUE_USED;
-	return page_age(pool, at[QUEUE_USED]) > page_age(pool, at[QUEUE_NEW]) ? QUEUE_USED
-									      : QUEUE_NEW;
+	age = page_age(pool, at[QUEUE_NEW]);
+	return age < class->pages / NEW_SHARE || age < page_age(pool, at[QUEUE_USED]) ? QUEUE_USED
+										      : QUEUE_NEW;
 }
 
 /*
@@ -235,7 +245,7 @@ static unsigned queues_pick(struct pool *pool, struct size_class *class, bool cl
 	uint64_t budget = (uint64_t)want * SPARED_MAX;
 	uint64_t skips = clean ? (uint64_t)want * CLEAN_STEPS : UINT64_MAX;
 
-	while (n < want && skips && (from = queue_next(pool, at)) != QUEUES) {
+	while (n < want && skips && (from = queue_next(pool, class, at)) != QUEUES) {
 		uint32_t slot = at[from];
 		struct slot *page = &pool->slots[slot];
 
@@ -372,27 +382,28 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 }
 
 /*
- * Returns the longest idle chunk of another class if it was idle for more than twice as long as the
- * longest idle chunk of `class`; else NONE. Time is counted in publishes.
+ * Returns the longest idle chunk of another class if it was idle for longer than the next victim of
+ * `class` has been in its queue: all its pages were last used before that. Else NONE. Time is
+ * counted in publishes.
  */
 static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 {
-	uint64_t own = pool->published, other = pool->published;
+	const struct size_class *own = &pool->class[class];
+	uint32_t at[QUEUES] = {own->queue[QUEUE_NEW].oldest, own->queue[QUEUE_USED].oldest};
+	unsigned from = queue_next(pool, own, at);
+	uint64_t other = pool->published;
 	uint32_t idlest = NONE;
 
 	for (uint32_t i = 0; i < pool->chunks; i++) {
 		const struct chunk *chunk = &pool->chunk[i];
 
-		if (chunk->class == class && chunk->used_at < own)
-			own = chunk->used_at;
-		if (chunk->class == class || chunk->class == NONE || chunk->credits)
+		if (chunk->class == class || chunk->class == NONE || chunk->credits ||
+			chunk->used_at >= other)
 			continue;
-		if (chunk->used_at < other) {
-			other = chunk->used_at;
-			idlest = i;
-		}
+		other = chunk->used_at;
+		idlest = i;
 	}
-	return (pool->published - other) / 2 > pool->published - own ? idlest : NONE;
+	return from != QUEUES && pool->published - other > page_age(pool, at[from]) ? idlest : NONE;
 }
 
 /* ---- victims --------------------------------------------------------------------------------- */
@@ -419,15 +430,17 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 			       ? 0
 			       : drain_for_need(pool, number, units, clean, max, ret_victims);
 
-	n = queues_pick(pool, class, clean, max, ret_victims);
-	class->evicted += n;
-	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
+	if (class->evicted + max >= class->slots / 2 && pool->drain == NONE && pool->empties == 0) {
 		uint32_t idle = drain_idle(pool, number);
 
-		class->evicted = 0;
-		if (idle != NONE)
+		if (idle != NONE) {
 			drain_begin(pool, idle, units);
+			return drain_pick(pool, clean, max, ret_victims);
+		}
+		class->evicted = 0;
 	}
+	n = queues_pick(pool, class, clean, max, ret_victims);
+	class->evicted += n;
 	return n;
 }
 

@@ -203,6 +203,35 @@ static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 	pool_close(pool);
 }
 
+/* One page size after the other, each for as many bytes as the pool has twice. */
+static void page_sizes_in_turn_each_get_the_pool(void **state)
+{
+	static const uint32_t units[] = {4, 16, 1, 64, 3, 10, 2};
+	struct pool *pool = pool_new(64 * MIB);
+	struct pool_victim victim[64];
+	uint64_t key = 0, other = 0; /* bytes of pages of sizes before */
+
+	(void)state;
+	for (unsigned size = 0; size < 7; size++) {
+		uint32_t bytes = units[size] * PAGE_UNIT;
+		uint64_t left = 2 * 64 * MIB / bytes, mine = 0;
+
+		for (; left; now_ns += LIMBO_NS) {
+			for (; left && page_new(pool, bytes, key, NULL); left--, key++)
+				mine += bytes;
+			for (unsigned i = 0, got = pool_victims(pool, bytes, false, 64, victim);
+				left && i < got; i++) {
+				*(victim[i].length == bytes ? &mine : &other) -= victim[i].length;
+				retire(pool, &victim[i]);
+			}
+		}
+		assert_true(mine + other > 64 * MIB * 9 / 10);
+		assert_true(mine >= (mine + other) * 95 / 100);
+		other += mine;
+	}
+	pool_close(pool);
+}
+
 static void a_page_size_in_use_keeps_its_chunks_against_a_scan(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
@@ -244,6 +273,7 @@ int main(void)
 		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
 		cmocka_unit_test_setup(
 			an_unused_page_size_loses_its_chunks_to_the_one_in_use, start),
+		cmocka_unit_test_setup(page_sizes_in_turn_each_get_the_pool, start),
 		cmocka_unit_test_setup(a_page_size_in_use_keeps_its_chunks_against_a_scan, start),
 	};
 

@@ -104,6 +104,28 @@ static void the_last_page_of_a_batch_goes_first(void **state)
 	pool_close(pool);
 }
 
+/* All pages were used: the batch that is new is not the only one that may go. */
+static void a_new_batch_stays_beside_pages_that_were_all_used(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[100];
+	uint32_t place[1024];
+
+	(void)state;
+	for (uint64_t n = 0; n < 1024; n++)
+		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
+	for (unsigned n = 0; n < 1024 - 64; n++)
+		pool_touch(pool, place[n]);
+	for (unsigned round = 0; round < 4; round++) {
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 100, victim), 100);
+		for (unsigned i = 0; i < 100; i++) {
+			assert_true(victim[i].key.word[0] < 1024 - 64);
+			retire(pool, &victim[i]);
+		}
+	}
+	pool_close(pool);
+}
+
 /* A page that may not go, beside used ones: the call ends, and it keeps its place. */
 static void pages_that_are_read_are_passed_over(void **state)
 {
@@ -211,6 +233,7 @@ int main(void)
 		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
 		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
+		cmocka_unit_test_setup(a_new_batch_stays_beside_pages_that_were_all_used, start),
 		cmocka_unit_test_setup(pages_that_are_read_are_passed_over, start),
 		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_used, start),
 		cmocka_unit_test_setup(finding_a_victim_among_used_pages_takes_bounded_work, start),

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "config/hooks.h"
 #include "config/port_model.h"
@@ -321,11 +322,104 @@ static int ports_check(const struct settings *s, char *err, size_t err_bytes)
 			(long long)first, soft, (long long)last);
 		return -EINVAL;
 	}
-	if (s->cluster_port >= first && s->cluster_port <= last && !s->soft_address[0]) {
-		snprintf(err, err_bytes,
-			"soft.port = %lld: the ports %lld to %lld of %u software NICs include cluster.port on the same address; change one of them",
-			(long long)first, (long long)first, (long long)last, soft);
-		return -EINVAL;
+	return 0;
+}
+
+static bool is_any_address(const char *text)
+{
+	return strcmp(text, "0.0.0.0") == 0 || strcmp(text, "::") == 0;
+}
+
+/* No two sockets of the engine listen on one port of one address. */
+static int ports_differ(const struct settings *s, char *err, size_t err_bytes)
+{
+	struct port_use list[PORTS_MAX];
+	unsigned count = ports_list(s, list);
+
+	for (unsigned i = 0; i < count; i++) {
+		for (unsigned j = i + 1; j < count; j++) {
+			const struct port_use *a = &list[i], *b = &list[j];
+			unsigned both = a->port > b->port ? a->port : b->port;
+
+			if (!a->listens || !b->listens || !a->port || !b->port ||
+				both >= a->port + a->ports || both >= b->port + b->ports)
+				continue;
+			if (strcmp(a->address, b->address) != 0 && !is_any_address(a->address) &&
+				!is_any_address(b->address))
+				continue;
+			snprintf(err, err_bytes,
+				"%s = %u: this and %s = %u would both listen on port %u of one address; change one of them",
+				b->setting, b->port, a->setting, a->port, both);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+/* Why `host` can be neither an address nor a name; NULL: it can. */
+static const char *host_wrong(const char *host)
+{
+	if (strchr(host, '$'))
+		return "variables are not expanded; write the address";
+	if (*host && strspn(host, "0123456789.") == strlen(host) && !is_address(host))
+		return "not an IPv4 address; give four numbers from 0 to 255, such as 10.0.0.1";
+	return NULL;
+}
+
+static int hosts_check(const struct settings *s, char *err, size_t err_bytes)
+{
+	const struct {
+		const char *setting, *value;
+	} one[] = {{"cluster.address", s->cluster_address}, {"cluster.bind", s->cluster_bind},
+		{"soft.address", s->soft_address}, {"metrics.address", s->metrics_address},
+		{"cluster.etcd", s->cluster_etcd}, {"cluster.seeds", s->cluster_seeds}};
+
+	for (unsigned i = 0; i < sizeof(one) / sizeof(one[0]); i++) {
+		char text[SETTING_TEXT_BYTES], *rest = NULL;
+
+		snprintf(text, sizeof(text), "%s", one[i].value);
+		for (char *each = strtok_r(text, ", \t", &rest); each;
+			each = strtok_r(NULL, ", \t", &rest)) {
+			const char *wrong;
+
+			each += strncmp(each, "http://", 7) == 0 ? 7 : 0;
+			if (strchr(each, ':') == strrchr(each, ':'))
+				each[strcspn(each, ":")] = '\0';
+			wrong = host_wrong(each);
+			if (wrong) {
+				snprintf(err, err_bytes, "%s = %.80s: %s", one[i].setting, each,
+					wrong);
+				return -EINVAL;
+			}
+		}
+	}
+	return 0;
+}
+
+/* No directory of disk.paths is given twice, under whatever name. */
+static int paths_check(const struct settings *s, char *err, size_t err_bytes)
+{
+	char text[sizeof(s->disk_paths)], *rest = NULL, *path[DISK_PATHS_MAX];
+	struct stat about[DISK_PATHS_MAX];
+	unsigned count = 0;
+
+	memcpy(text, s->disk_paths, sizeof(text));
+	for (char *each = strtok_r(text, ",", &rest); each && count < DISK_PATHS_MAX;
+		each = strtok_r(NULL, ",", &rest)) {
+		if (stat(each, &about[count]) < 0)
+			memset(&about[count], 0, sizeof(about[count]));
+		for (unsigned i = 0; i < count; i++) {
+			bool one = about[i].st_ino && about[i].st_ino == about[count].st_ino &&
+				   about[i].st_dev == about[count].st_dev;
+
+			if (!one && strcmp(path[i], each) != 0)
+				continue;
+			snprintf(err, err_bytes,
+				"disk.paths: %.200s and %.200s are one directory; give each disk once",
+				path[i], each);
+			return -EINVAL;
+		}
+		path[count++] = each;
 	}
 	return 0;
 }
@@ -389,5 +483,8 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			2 * (long long)s->cluster_heartbeat_ms);
 		return -EINVAL;
 	}
-	return ports_check(s, err, err_bytes);
+	if (hosts_check(s, err, err_bytes) < 0 || paths_check(s, err, err_bytes) < 0 ||
+		ports_check(s, err, err_bytes) < 0)
+		return -EINVAL;
+	return ports_differ(s, err, err_bytes);
 }

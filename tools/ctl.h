@@ -21,6 +21,7 @@
 struct ctl_run {
 	const char *socket, *name_space, *output, *text;
 	const char *group; /* --namespace; NULL: not given */
+	bool help;         /* print what --help says of the command */
 	bool json, once;
 	bool cluster; /* clear: all hosts */
 	unsigned timeout_ms;

@@ -55,7 +55,7 @@ static const char help[] =
 	"  --root DIR           doctor: read sys and proc in DIR, of another host or a test\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
 	"  --json               print one JSON document, with \"version\" and \"json_version\"\n"
-	"  --help               print this text\n"
+	"  --help               print this text; after a command, what is about it\n"
 	"  --version            print the version\n\n"
 	"Exit status:\n"
 	"  0  success\n"
@@ -129,13 +129,83 @@ static void print_help(void)
 	printf(help, "PREFIX/" DOC_FOLDER); /* a program of a build folder, as for its man page */
 }
 
-_Noreturn static void refuse(const char *verb)
+/* The commands, and how many words each takes with itself. */
+static const struct verb {
+	const char *name;
+	int least, most;
+} verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
+	{"directory", 1, 1}, {"explain", 2, 2}, {"doctor", 1, 1}, {"restart", 1, 1}, {"put", 2, 3},
+	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"clear", 1, 1}};
+
+static const struct verb *verb_find(const char *name)
 {
-	die("%s: not a command, or a wrong number of arguments; see --help", verb);
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+		if (!strcmp(verbs[i].name, name))
+			return &verbs[i];
+	die("%s: not a command; see --help", name);
+}
+
+static bool begins(const char *line, const char *with)
+{
+	return !strncmp(line, with, strlen(with));
+}
+
+#define HELP_COLUMN 23 /* of the text of an option */
+
+/* Is the entry that begins with this line of `help` about the command? */
+static bool entry_is_about(const char *heading, const char *line, const char *verb)
+{
+	size_t length = strlen(verb);
+
+	if (begins(heading, "Commands"))
+		return begins(line + 2, verb) && strchr(" \n", line[2 + length]);
+	if (begins(heading, "Options")) {
+		const char *text = line + HELP_COLUMN;
+		size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+
+		return text[word] != ':' || (word == length && begins(text, verb));
+	}
+	if (begins(heading, "Examples")) {
+		for (const char *at = strchr(line, ' '); at && *at != '\n'; at++)
+			if (*at == ' ' && begins(at + 1, verb) && strchr(" \n", at[1 + length]))
+				return true;
+		return false;
+	}
+	if (begins(heading, "Exit status of "))
+		return begins(heading + strlen("Exit status of "), verb);
+	return begins(heading, "Exit status");
+}
+
+/* Prints what `help` says about one command. */
+static void print_help_of(const char *verb)
+{
+	const char *heading = "", *told = NULL;
+	bool about = false, own;
+	char statuses[64];
+
+	snprintf(statuses, sizeof(statuses), "Exit status of %s:", verb);
+	own = strstr(help, statuses);
+	printf("Usage: peercachectl [OPTION]... COMMAND\n");
+	for (const char *line = help, *end; *line; line = end) {
+		end = strchr(line, '\n') + 1;
+		if (*line != ' ') {
+			heading = line;
+			continue;
+		}
+		if (line[2] != ' ')
+			about = entry_is_about(heading, line, verb) &&
+				!(own && begins(heading, "Exit status:"));
+		if (!about)
+			continue;
+		if (told != heading)
+			printf("\n%.*s", (int)(strchr(heading, '\n') + 1 - heading), heading);
+		told = heading;
+		printf("%.*s", (int)(end - line), line);
+	}
 }
 
 /* Commands that look at the engine. -1: `verb` is none of them. */
-static int look(struct ctl_run *ctl, char **words, int count)
+static int look(struct ctl_run *ctl, char **words)
 {
 	static const struct {
 		const char *verb;
@@ -144,9 +214,9 @@ static int look(struct ctl_run *ctl, char **words, int count)
 		{"directory", ctl_directory}, {"top", ctl_top}, {"restart", ctl_restart},
 		{"doctor", ctl_doctor}};
 
-	if (!strcmp(words[0], "explain") && count == 2)
+	if (!strcmp(words[0], "explain"))
 		return ctl_explain(ctl, words[1]);
-	for (size_t i = 0; count == 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (!strcmp(words[0], commands[i].verb))
 			return commands[i].run(ctl);
 	return -1;
@@ -156,14 +226,12 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 {
 	int status = 0;
 
-	if (!strcmp(verb, "put") && count == (ctl->text ? 2 : 3))
+	if (!strcmp(verb, "put"))
 		return ctl_put(ctl, words[1], ctl->text ? NULL : words[2]);
-	if (!strcmp(verb, "get") && count == 2)
+	if (!strcmp(verb, "get"))
 		return ctl_get(ctl, words[1]);
-	if (!strcmp(verb, "clear") && count == 1)
+	if (!strcmp(verb, "clear"))
 		return ctl_clear(ctl);
-	if ((strcmp(verb, "exists") && strcmp(verb, "rm")) || count < 2)
-		refuse(verb);
 	for (int i = 1; i < count; i++)
 		status |= verb[0] == 'e' ? ctl_exists(ctl, words[i]) : ctl_rm(ctl, words[i]);
 	return status;
@@ -181,13 +249,25 @@ static void print_results(const struct ctl_run *ctl, bool get)
 
 static int command(struct ctl_run *ctl, int count, char **words)
 {
-	int status = look(ctl, words, count);
+	const struct verb *verb = verb_find(words[0]);
+	int status;
 
+	if (ctl->help) {
+		print_help_of(verb->name);
+		return 0;
+	}
+	if (!strcmp(words[0], "health") && count > 1) {
+		fputs("peercachectl: health takes no arguments; see --help\n", stderr);
+		return CTL_NO_ANSWER; /* 1 and 2 are findings */
+	}
+	if (count < verb->least || count > verb->most ||
+		(!strcmp(words[0], "put") && count != (ctl->text ? 2 : 3)))
+		die("%s: wrong number of arguments; see peercachectl %s --help", words[0],
+			words[0]);
+	if (ctl->cluster && strcmp(words[0], "clear"))
+		die("--cluster is an option of clear; see --help");
+	status = look(ctl, words);
 	if (status < 0) {
-		if (!strcmp(words[0], "health")) {
-			fputs("peercachectl: health takes no arguments; see --help\n", stderr);
-			return CTL_NO_ANSWER; /* 1 and 2 are findings */
-		}
 		ctl->pc = open_session(ctl->socket, ctl->name_space);
 		if (pc_channel_open(ctl->pc, &ctl->channel))
 			die("%s", pc_error());
@@ -247,14 +327,16 @@ int main(int argc, char **argv)
 			break;
 		case 'r': ctl.root = optarg; break;
 		case 'u': ctl.user = optarg; break;
-		case 'h': print_help(); return 0;
+		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}
 	}
+	if (optind == argc && ctl.help) {
+		print_help();
+		return 0;
+	}
 	if (optind == argc)
 		die("no command; see --help");
-	if (ctl.cluster && strcmp(argv[optind], "clear"))
-		die("--cluster is an option of clear; see --help");
 	return command(&ctl, argc - optind, argv + optind);
 }

@@ -177,6 +177,37 @@ class Output(harness.ClusterTest):
         self.stop_cleanly(engines)
 
 
+class Words(harness.ClusterTest):
+    def test_a_wrong_command_is_named_before_an_engine_is_asked(self):
+        for words, said in ((("frobnicate",), "frobnicate: not a command"),
+                            (("frobnicate", "--help"), "frobnicate: not a command"),
+                            (("get",), "get: wrong number of arguments"),
+                            (("put", "a", "b", "--string", "c"), "put: wrong number"),
+                            (("status", "a"), "status: wrong number of arguments")):
+            done = ctl("/nowhere/e.sock", *words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(said, done.stderr)
+            self.assertNotIn("/nowhere", done.stderr)
+
+    def test_help_of_a_command_is_about_that_command(self):
+        whole = ctl("/nowhere/e.sock", "--help").stdout
+        for verb, has, lacks in (
+                ("put", ("put KEY --string S", "--string S", "1  a key was not found"),
+                 ("--peer", "get KEY", "3  ", "top --once")),
+                ("health", ("print what is wrong", "2  a critical finding"),
+                 ("a key was not found", "--string", "nothing is left to send")),
+                ("clear", ("one namespace and its ranks", "0  all hosts are empty", "0  success"),
+                 ("--once", "doctor"))):
+            said = ctl("/nowhere/e.sock", verb, "--help")
+            self.assertEqual(said.returncode, 0, said.stderr)
+            for line in said.stdout.splitlines():
+                self.assertIn(line, whole)
+            for text in (*has, "--socket PATH"):
+                self.assertIn(text, said.stdout)
+            for text in lacks:
+                self.assertNotIn(text, said.stdout)
+
+
 class Bench(harness.ClusterTest):
     def bench(self, engines, *words):
         bench = harness.tool("tools/peercache-bench", *words, "--no-baseline", "--seconds", 600,

@@ -124,6 +124,24 @@ class Engine(harness.ClusterTest):
                 self.assertIn(what, done.stdout)
             self.stop_cleanly(engines)
 
+    def test_check_refuses_hosts_and_paths_that_cannot_be_meant(self):
+        for setting in ("cluster.address", "cluster.bind", "metrics.address"):
+            for value, why in (("10.0.0.256", "not an IPv4 address"), ("$HOST", "not expanded")):
+                self.refused(engine("--set", f"{setting}={value}", "--check"),
+                             f"{setting} = {value}: ", why)
+        for seeds, why in (("a:1,10.0.0.256:31998", "= 10.0.0.256: not an IPv4"),
+                           ("$SEEDS", "= $SEEDS: variables are not expanded")):
+            self.refused(engine("--set", f"cluster.seeds={seeds}", "--check"), why)
+        with tempfile.TemporaryDirectory() as d:
+            os.mkdir(f"{d}/a")
+            os.mkdir(f"{d}/b")
+            os.symlink(f"{d}/a", f"{d}/link")
+            for other in ("a", "a/", "./a", "b/../a", "link"):
+                self.refused(engine("--set", f"disk.paths={d}/a,{d}/{other}", "--check"),
+                             f"{d}/a and {d}/{other} are one directory")
+            done = engine("--set", f"disk.paths={d}/a,{d}/b", "--check")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_help_version_and_plan_print_and_exit(self):
         for option in ("--help", "--version", "--plan"):
             done = engine(option)

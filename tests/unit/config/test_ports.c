@@ -129,6 +129,35 @@ static void soft_ports_that_include_the_cluster_port_are_refused(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
+static void one_port_for_two_sockets_is_refused(void **state)
+{
+	static const struct {
+		const char *text[3];
+		bool refused;
+	} each[] = {
+		{{"metrics.port=31998"}, true},
+		{{"metrics.port=31998", "metrics.address=10.0.0.9"}, false},
+		{{"metrics.port=31998", "metrics.address=0.0.0.0"}, true},
+		{{"metrics.port=31998", "cluster.bind=::"}, true},
+		{{"metrics.port=31998", "cluster.bind=10.0.0.9"}, false},
+		{{"rail.devices=soft,soft", "soft.link=tcp", "soft.port=31996"}, true},
+		{{"rail.devices=soft", "soft.link=tcp", "soft.port=31996"}, false},
+		{{"rail.devices=soft,soft", "soft.link=tcp", "soft.port=0"}, false},
+	};
+	char err[SETTINGS_ERR_BYTES];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+		const char *text[] = {each[i].text[0], each[i].text[1], each[i].text[2], NULL};
+		struct settings s = settings_with(text);
+
+		assert_int_equal(
+			settings_check(&s, err, sizeof(err)), each[i].refused ? -EINVAL : 0);
+		if (each[i].refused)
+			assert_non_null(strstr(err, "metrics.port"));
+	}
+}
+
 /* A port of a NIC that this engine does not have is no error. */
 static void soft_ports_without_a_software_nic_over_tcp_are_not_checked(void **state)
 {
@@ -157,6 +186,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(only_ports_in_use_are_listed),
 		cmocka_unit_test(soft_ports_beyond_the_last_one_are_refused),
 		cmocka_unit_test(soft_ports_that_include_the_cluster_port_are_refused),
+		cmocka_unit_test(one_port_for_two_sockets_is_refused),
 		cmocka_unit_test(soft_ports_without_a_software_nic_over_tcp_are_not_checked),
 	};
 

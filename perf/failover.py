@@ -64,7 +64,8 @@ def stream(engines, faults, fault, timeline):
     client = subprocess.Popen(
         [program, "get", "--page-bytes", str(PAGE), "--batch", str(BATCH), "--working-set",
          str(WORKING_SET), "--threads", "1", "--no-baseline", "--seconds", "60", "--timeline",
-         timeline, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+         timeline, "--crc", "never",  # the modelled ports move no payload ("still")
+         "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
     try:
         before = pages_read(engines)

@@ -93,6 +93,26 @@ static void answers_without_a_request_are_ignored(void **state)
 	assert_int_equal(ch->ctl_awaited, 0);
 }
 
+static void an_answer_to_a_request_behind_the_last_is_ignored(void **state)
+{
+	unsigned char at[5000];
+	uint32_t last;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	last = --ch->requests; /* what lies behind looks like a request */
+	ch->request[last].kind = REQUEST_FETCH;
+	fake_lock(&fake);
+	run_done_forge(run_cookie(ch->request[last].generation, last), OP_PAGE);
+	fake_unlock(&fake);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);
+	assert_int_equal(ch->request[last].kind, REQUEST_FETCH);
+	ch->request[last].kind = REQUEST_FREE;
+	ch->requests++;
+}
+
 static struct run_done lie;
 static unsigned lies;
 
@@ -265,6 +285,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(invalid_ring_indices_end_only_the_session),
 		RIG_TEST(answers_without_a_request_are_ignored),
+		RIG_TEST(an_answer_to_a_request_behind_the_last_is_ignored),
 		RIG_TEST(an_answer_that_says_no_hit_of_a_page_is_none),
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),

@@ -9,6 +9,7 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/memory.h"
 #include "engine/client/session.h"
 #include "tests/emulated.h"
 #include "tests/unit/client/rig_clock.h"
@@ -476,6 +477,47 @@ static void memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine(v
 	assert_true(same("key-1", at, 0, sizeof(at)));
 }
 
+static unsigned ranges_at(const void *base)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < REGIONS_MAX; i++)
+		n += pc->memory[i] && pc->memory[i]->base == base;
+	return n;
+}
+
+/* The next engine has registered it as well: its range is given up with that engine's session. */
+static void abandoned_memory_that_the_next_engine_has_stays_mapped(void **state)
+{
+	static unsigned char at[STAGING_BYTES];
+	struct pc_channel *first = ch, *second;
+	struct pc_batch *batch;
+	enum pc_result result;
+	struct one o;
+	void *large;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	hook(hold_pages);
+	one_page(&o, "key-1", at, sizeof(at));
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
+	while (!SEEN(held_count))
+		pc_poll(batch);
+	large = first->staging.large;
+	assert_int_equal(ranges_at(large), 1);
+	ch = second;
+	replace_engine();
+	until_attached();
+	ch = first;
+	pc_wait(batch);
+	assert_int_equal(result, PC_GONE);
+	assert_null(ch->staging.large);
+	assert_int_equal(ranges_at(large), 1);
+	hook(NULL);
+	pc_channel_close(second);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -495,6 +537,7 @@ int main(void)
 		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
 		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
 		RIG_TEST(memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine),
+		RIG_TEST(abandoned_memory_that_the_next_engine_has_stays_mapped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

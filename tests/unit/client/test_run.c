@@ -247,6 +247,7 @@ static void only_the_pages_that_failed_are_read_again(void **state)
 	all_are_hits();
 	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), COUNT + 4);
 	assert_int_equal(counts().reissued, 4);
+	assert_int_equal(counts().bytes_read, COUNT * BYTES);
 	assert_int_equal(SEEN(stales), 0);
 }
 
@@ -333,6 +334,48 @@ static void one_invalid_place_does_not_refuse_the_other_pages(void **state)
 	}
 	assert_int_equal(SEEN(head_reads), 1);
 	assert_int_equal(SEEN(stales), 0);
+	/* two runs of two pages */
+	assert_int_equal(pc_get(ch, page + 4, 4, PATIENCE_MS, result), 0);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(result[i], i == 1 ? PC_INVALID : PC_HIT);
+}
+
+static struct {
+	struct page_key key[COUNT];
+	uint64_t early_ns,
+		late_ns; /* latest deadline of every second page; earliest of the others */
+} attempts;
+
+static uint32_t note_deadline(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	for (unsigned i = 0; i < COUNT && op->kind == OP_PAGE; i++) {
+		if (!page_key_equal(&op->key, &attempts.key[i]))
+			continue;
+		if (i % 2 && op->deadline_ns > attempts.early_ns)
+			attempts.early_ns = op->deadline_ns;
+		if (i % 2 == 0 && op->deadline_ns < attempts.late_ns)
+			attempts.late_ns = op->deadline_ns;
+	}
+	return FAKE_DO;
+}
+
+static void a_page_with_another_copy_leaves_time_for_it_whatever_is_read_with_it(void **state)
+{
+	(void)state;
+	store(1);
+	attempts.early_ns = 0;
+	attempts.late_ns = UINT64_MAX;
+	for (unsigned i = 0; i < COUNT; i++) {
+		attempts.key[i] = fake_key(one[i].name);
+		if (i % 2)
+			fake_page(&fake, one[i].name, FAKE_B, 0, BYTES);
+	}
+	hook(note_deadline, NULL);
+	get_all();
+	all_are_hits();
+	assert_true(attempts.early_ns && attempts.early_ns < attempts.late_ns);
 }
 
 static void deny(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
@@ -418,6 +461,7 @@ int main(void)
 		TEST(runs_in_flight_are_awaited_after_the_deadline),
 		TEST(a_run_that_finds_no_room_is_split_and_waits),
 		TEST(one_invalid_place_does_not_refuse_the_other_pages),
+		TEST(a_page_with_another_copy_leaves_time_for_it_whatever_is_read_with_it),
 		TEST(a_run_that_failed_makes_no_page_stale),
 		TEST(whatever_fails_a_hit_has_the_right_bytes),
 	};

@@ -189,6 +189,18 @@ static void a_callers_own_memfd_is_registered(void **state)
 	assert_int_equal(SEEN(regions_removed), 1);
 	assert_int_equal(get_one("key-1", at + 4000, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().bytes_staged, 5000);
+	/* ranges may touch: first the lower half before the upper one, then the other way round */
+	for (unsigned n = 0; n < 4; n++) {
+		unsigned half = n == 1 || n == 2;
+
+		assert_int_equal(
+			pc_memory_register(pc, at + (half << 20), 1 << 20, fd, (1 + half) << 20),
+			0);
+		if (n % 2 == 0)
+			continue;
+		assert_int_equal(pc_memory_release(pc, at), 0);
+		assert_int_equal(pc_memory_release(pc, at + (1 << 20)), 0);
+	}
 	munmap(at, 2 << 20);
 	close(fd);
 }

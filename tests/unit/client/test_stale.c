@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directory entries that are wrong or out of date: their pages are never hits. */
+#include "engine/client/attach.h"
 #include "engine/client/directory.h"
+#include "engine/client/session.h"
 #include "tests/unit/client/rig.h"
 
 #include <signal.h>
@@ -168,6 +170,35 @@ static void a_local_place_outside_the_pool_is_refused(void **state)
 	}
 }
 
+/* Its head says so: it is in shared memory. */
+static void a_local_page_that_begins_in_the_pool_and_ends_outside_is_refused(void **state)
+{
+	uint32_t place = place_make(0, FAKE_UNITS - 1);
+	struct page_key key = fake_key("key-1");
+	unsigned char at[2 * PAGE_UNIT];
+
+	(void)state;
+	fake_lock(&fake);
+	fake_head(&fake, FAKE_SELF, place)->generation = 7;
+	page_head_publish(fake_head(&fake, FAKE_SELF, place), &key, sizeof(at));
+	fake_unlock(&fake);
+	fake_insert(&fake, &key, FAKE_NODES,
+		&(struct dir_entry){.ref = FAKE_REF(FAKE_SELF), .place = place, .generation = 7});
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
+}
+
+static void a_local_place_of_a_rail_that_the_engine_does_not_have_is_refused(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_SELF, FAKE_RAILS - 1, sizeof(at));
+	pc->session->rails--;
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
+	pc->session->rails++;
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+}
+
 static void entries_of_a_dead_node_are_ignored(void **state)
 {
 	struct page_key key = fake_key("key-1");
@@ -216,6 +247,36 @@ static void a_remote_page_of_another_length_is_invalid_and_stays(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES + 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(stales), 0);
+}
+
+/* The first READ of the page, and the first of its head, fail. */
+static unsigned page_reads, head_reads;
+
+static uint32_t fail_once(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	if (op->kind == OP_PAGE)
+		return page_reads++ ? FAKE_DO : OP_NIC_ERROR;
+	if (op->region != REGION_SHARD)
+		return head_reads++ ? FAKE_DO : OP_NIC_ERROR;
+	return FAKE_DO;
+}
+
+/* The rail that failed to READ the page may READ its head, after the other one failed to. */
+static void a_page_of_another_length_stays_when_each_rail_failed_once(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
+	page_reads = head_reads = 0;
+	LET(on_op, fail_once);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
+	LET(on_op, NULL);
+	assert_true(page_reads > 1 && head_reads > 1);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(stales), 0);
 }
@@ -289,10 +350,13 @@ int main(void)
 		RIG_TEST(a_local_page_of_another_length_is_invalid),
 		RIG_TEST(a_copy_of_another_length_hides_no_other_copy),
 		RIG_TEST(a_local_place_outside_the_pool_is_refused),
+		RIG_TEST(a_local_page_that_begins_in_the_pool_and_ends_outside_is_refused),
+		RIG_TEST(a_local_place_of_a_rail_that_the_engine_does_not_have_is_refused),
 		RIG_TEST(entries_of_a_dead_node_are_ignored),
 		RIG_TEST(two_stale_copies_are_tried_once_each),
 		RIG_TEST(a_stale_location_is_not_remembered),
 		RIG_TEST(a_remote_page_of_another_length_is_invalid_and_stays),
+		RIG_TEST(a_page_of_another_length_stays_when_each_rail_failed_once),
 		RIG_TEST(a_remote_place_outside_the_pool_is_reported),
 		RIG_TEST(a_refused_read_of_a_valid_page_is_invalid),
 		RIG_TEST(the_ref_of_a_dead_node_finds_no_live_member),

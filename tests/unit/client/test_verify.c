@@ -190,6 +190,27 @@ static void another_copy_is_read_when_the_first_is_damaged(void **state)
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
 }
 
+static uint32_t b_is_stale(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f, (void)rail;
+	return op->kind == OP_PAGE && op->peer == FAKE_B ? OP_STALE : FAKE_DO;
+}
+
+/* The head of the second copy, whose READ brought nothing, proves nothing of the first one. */
+static void bytes_of_a_damaged_copy_are_not_those_of_the_next(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	flip(FAKE_A, proven("key-1", FAKE_A, 0, PAGE_BYTES), 5);
+	fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES); /* without a CRC */
+	LET(on_op, b_is_stale);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
+	assert_true(verified().corrupt >= 10);
+	assert_int_equal(verified().verified, 0);
+}
+
 static void a_page_without_crc_is_a_hit(void **state)
 {
 	unsigned char *at = memory(1 << 20);
@@ -331,6 +352,7 @@ int main(void)
 		ALWAYS(a_damaged_page_of_this_host_is_a_miss),
 		ALWAYS(segments_are_compared_in_page_order),
 		ALWAYS(another_copy_is_read_when_the_first_is_damaged),
+		ALWAYS(bytes_of_a_damaged_copy_are_not_those_of_the_next),
 		ALWAYS(a_page_without_crc_is_a_hit),
 		ALWAYS(a_page_evicted_before_its_head_was_read_is_stale),
 		ALWAYS(a_page_whose_head_cannot_be_read_is_unreachable),

@@ -602,7 +602,7 @@ void client_region_returned(struct control *control, uint32_t region)
 {
 	struct region *r = region < REGIONS_MAX ? control->clients->region[region] : NULL;
 
-	if (!r || r->state != REGION_DROPPING || r->left == 0)
+	if (!r || r->state != REGION_DROPPING)
 		return;
 	if (--r->left == 0)
 		region_release(control, r);

@@ -260,6 +260,27 @@ class Refused(SeedTest):
         self.stop_cleanly(engines)
 
 
+class Remembered(SeedTest):
+    def test_two_hosts_meet_again_after_a_restart_while_the_seeds_are_dead(self):
+        engines = Engines(3, keeper=True)
+        engines.settings_of = lambda i: [f"cluster.seeds=127.0.0.1:{engines.port[0]}"]
+        self.addCleanup(engines.stop)
+        engines.start()
+        engines.joined(3)
+        seed = engines.engine_pid(0)
+        engines.kill(0)
+        os.kill(seed, signal.SIGKILL)
+        engines.joined(2, (1, 2))
+        before = engines.engine_pid(1)
+        self.assertEqual(engines.ctl(1, "restart")[0], 0)
+        self.assertNotEqual(engines.engine_pid(1), before)
+        engines.joined(2, (1, 2))
+        self.assertIn("the engine before had", engines.log(1))
+        self.until(lambda: engines.fetch(1, "/readyz")[0] == 200, "it is not alone")
+        self.until(lambda: list(engines.findings(1)) == ["seed_silent"], "the dead seed is found")
+        self.stop_cleanly(engines)
+
+
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
 class Firewall(SeedTest):
     def test_hosts_behind_a_firewall_are_no_green_clusters_of_one(self):

@@ -65,6 +65,7 @@ struct scrub;         /* pages/: checks pages */
 struct members;       /* members/: the member table */
 struct seeds_file;    /* members/: cluster.seeds_file */
 struct etcd;          /* members/: cluster.etcd */
+struct remembered;    /* members/: the address of a member */
 struct rpc;           /* net/: links and dials */
 struct net_timer;     /* net/ */
 struct watchdog;      /* base/ */
@@ -121,6 +122,8 @@ struct control {
 	 * nowhere. 0 there: that engine chooses another ref.
 	 */
 	uint32_t *kept_ref;
+	/* where addresses of members are kept for that engine, see members.h; NULL: nowhere */
+	struct remembered *remembered;
 	/* name of this engine in the cluster; the same after a restart */
 	char name[NAME_BYTES_MAX];
 

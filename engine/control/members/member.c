@@ -567,6 +567,7 @@ bool member_left(struct control *control, struct rpc_link *link)
 	member->left = true;
 	member->stage = RECORD_LEFT;
 	member_record_changed(control, member);
+	remembered_left(control, member);
 	member_dial_stop(member);
 	return true;
 }
@@ -644,6 +645,7 @@ int members_open(struct control *control)
 	status = member_seeds_parse(control->settings, members);
 	if (status < 0)
 		goto failed;
+	remembered_open(control);
 	members->tick_ns = members->probe_ns = net_now();
 	members_sums_change(members, members->self, true);
 	member_map_soon(members);
@@ -690,7 +692,7 @@ void members_close(struct control *control)
 		member_dial_stop(members->table.contact[i]->member);
 		member_links_close(members->table.contact[i]->member);
 	}
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
+	for (unsigned i = 0; i < SEED_ELEMENTS; i++)
 		rpc_dial_stop(members->seed[i].dial);
 	net_timer_free(members->probe);
 	net_timer_free(members->rebuild);

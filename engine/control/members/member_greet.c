@@ -411,6 +411,7 @@ void member_former(struct control *control, struct rpc_link *link)
 		link->dial ? "it answers this engine, which has it as a seed"
 			   : "it takes this engine for one of its discovery masters");
 	seed_refused(link);
+	remembered_drop(control, link);
 }
 
 void member_former_take(struct control *control)
@@ -525,6 +526,13 @@ static void agreed_differences(
 		snprintf(ret, ret_bytes, "a value that only one of the two engines knows");
 }
 
+static bool hello_other_cluster(const struct control *control, const Pc__Hello *hello)
+{
+	const char *theirs = agreed_their_value(hello, "cluster.id = ");
+
+	return !theirs || strcmp(theirs, control->settings->cluster_id) != 0;
+}
+
 /* ---- whether addresses fit ------------------------------------------------------------------- */
 
 /*
@@ -635,6 +643,8 @@ static bool hello_check_values(
 	if (hello->agreed_hash != agreed->hash || (links_differ(control, hello) && !kind)) {
 		agreed_differences(control, hello, text, sizeof(text));
 		address_text(m->address, m->port, address);
+		if (hello_other_cluster(control, hello))
+			remembered_drop(control, link);
 		hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
 			"%s (%s) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
 			m->name, address, text);
@@ -701,6 +711,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->dial = NULL;
 		seed->refused = false;
 		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
+		remembered_drop(control, link);
 		rpc_dial_stop(dial);
 	} else {
 		member_texts(&((struct member *)dial->owner)->record, &texts);

@@ -33,6 +33,11 @@ static const char *const source_names[SEED_SOURCES] = {
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
+static bool seed_same_address(const struct seed_address *a, const struct seed_address *b)
+{
+	return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
 void seed_set(struct member_seed *seed, const struct seed_address *address,
 	const struct settings *settings)
 {
@@ -276,7 +281,7 @@ static unsigned seeds_others(const struct control *control)
 	const struct members *members = control->members;
 	unsigned others = 0;
 
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
+	for (unsigned i = 0; i < SEEDS_GIVEN; i++)
 		others += seed_used(&members->seed[i]) && !seed_is_self(&members->seed[i]);
 	for (unsigned source = 0; source < SEED_SOURCES; source++)
 		others += source_silent(control, source);
@@ -346,7 +351,7 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 				list->why[0] ? list->why : "it has not answered yet",
 				silence_ms(&list->silence, now_ns));
 	}
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
+	for (unsigned i = 0; i < SEEDS_GIVEN; i++) {
 		const struct member_seed *seed = &members->seed[i];
 		const struct seed_list *list = &members->list[i / SEEDS_MAX];
 		bool rotates = list_rotates(members, i / SEEDS_MAX);
@@ -361,12 +366,174 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 	}
 }
 
-/* ---- dialling -------------------------------------------------------------------------------- */
+/* ---- members that this engine has had -------------------------------------------------------- */
 
-static bool seed_same_address(const struct seed_address *a, const struct seed_address *b)
+/*
+ * Addresses that a dial of this engine has reached, of members with which it keeps links. They are
+ * dialled as seeds are while no member is there: two engines meet again whose seeds are all dead.
+ * If a process keeps the memory of this engine (warm.c), the next engine has them, too.
+ *
+ * Not any more: one that left in order, that was away for REMEMBER_NS, at which this engine itself
+ * answers, an engine of another cluster, or PeerCache 0.8. The next engine takes none if its
+ * cluster.id or its sources of seeds are others: it belongs elsewhere then.
+ */
+
+static struct member_seed *remembered_seed(struct members *members, unsigned i)
 {
-	return a->port == b->port && strcmp(a->host, b->host) == 0;
+	return &members->seed[SEEDS_GIVEN + i];
 }
+
+static uint64_t remembered_check(const struct settings *s, const struct seed_address *address)
+{
+	const char *const belongs[] = {s->cluster_id, s->cluster_seeds, s->cluster_seeds_file,
+		s->cluster_etcd, s->cluster_etcd_prefix};
+	uint64_t hash = map_mix(placement_hash(address->host) + address->port);
+
+	for (unsigned i = 0; i < sizeof(belongs) / sizeof(belongs[0]); i++)
+		hash = map_mix(hash + placement_hash(belongs[i]));
+	return hash;
+}
+
+/* Writes the element to the memory that outlives this process. A kill may leave a half of it. */
+static void remembered_store(struct control *control, unsigned i)
+{
+	const struct member_seed *seed = remembered_seed(control->members, i);
+
+	if (control->remembered)
+		control->remembered[i] = (struct remembered){
+			.check = seed_used(seed)
+					 ? remembered_check(control->settings, &seed->address)
+					 : 0,
+			.until_ns = control->members->remembered_until_ns[i],
+			.address = seed->address};
+}
+
+static void remembered_forget(struct control *control, unsigned i)
+{
+	struct member_seed *seed = remembered_seed(control->members, i);
+
+	rpc_dial_stop(seed->dial);
+	memset(seed, 0, sizeof(*seed));
+	control->members->remembered_until_ns[i] = 0;
+	remembered_store(control, i);
+}
+
+/* The element of that address, or else the one that it may have; REMEMBERED_MAX: none. */
+static unsigned remembered_room(
+	struct control *control, const struct seed_address *address, uint64_t now_ns)
+{
+	const struct members *members = control->members;
+	unsigned best = REMEMBERED_MAX;
+	/* those of members that are there now stay */
+	uint64_t least = now_ns + REMEMBER_NS - control_dead_ns(control);
+
+	for (unsigned i = 0; i < REMEMBERED_MAX; i++) {
+		if (seed_same_address(&members->seed[SEEDS_GIVEN + i].address, address))
+			return i;
+		if (members->remembered_until_ns[i] >= least)
+			continue;
+		least = members->remembered_until_ns[i];
+		best = i;
+	}
+	return best;
+}
+
+/* The member is there. */
+static void remembered_note(struct control *control, const struct member *member, uint64_t now_ns)
+{
+	struct members *members = control->members;
+	struct seed_address address = {.port = member->record.port};
+	struct member_texts texts;
+	struct member_seed *seed;
+	unsigned i;
+
+	member_texts(&member->record, &texts);
+	snprintf(address.host, sizeof(address.host), "%s", texts.address);
+	i = remembered_room(control, &address, now_ns);
+	if (i == REMEMBERED_MAX)
+		return;
+	seed = remembered_seed(members, i);
+	if (!seed_same_address(&seed->address, &address)) {
+		rpc_dial_stop(seed->dial);
+		seed_set(seed, &address, control->settings);
+	}
+	snprintf(seed->name, sizeof(seed->name), "%s", texts.name);
+	members->remembered_until_ns[i] = now_ns + REMEMBER_NS;
+	remembered_store(control, i);
+}
+
+static void remembered_tick(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		const struct member *member = members->table.contact[i]->member;
+
+		if (member->state == MEMBER_ALIVE && member_watched(member) && member->contact->out)
+			remembered_note(control, member, now_ns);
+	}
+	for (unsigned i = 0; i < REMEMBERED_MAX; i++)
+		if (seed_used(remembered_seed(members, i)) &&
+			members->remembered_until_ns[i] <= now_ns)
+			remembered_forget(control, i);
+}
+
+/* Anything may be in that memory: the element is copied, then checked. */
+static bool remembered_take(struct control *control, unsigned i, uint64_t now_ns)
+{
+	struct remembered found = control->remembered[i];
+	struct member_seed *seed = remembered_seed(control->members, i);
+	const char *host = found.address.host;
+
+	if (!member_text_prints(host, sizeof(found.address.host)) || strchr(host, ' ') ||
+		!found.address.port || found.until_ns <= now_ns ||
+		found.check != remembered_check(control->settings, &found.address) ||
+		address_text_loopback(host) !=
+			address_text_loopback(control->settings->cluster_address))
+		return false;
+	seed_set(seed, &found.address, control->settings);
+	if (seed->self) {
+		memset(seed, 0, sizeof(*seed));
+		return false;
+	}
+	control->members->remembered_until_ns[i] =
+		found.until_ns < now_ns + REMEMBER_NS ? found.until_ns : now_ns + REMEMBER_NS;
+	return true;
+}
+
+void remembered_open(struct control *control)
+{
+	uint64_t now_ns = net_now();
+	unsigned count = 0;
+
+	for (unsigned i = 0; control->remembered && i < REMEMBERED_MAX; i++)
+		count += remembered_take(control, i, now_ns);
+	if (count)
+		log_info("the engine before had %u members: their addresses are dialled, too",
+			count);
+}
+
+void remembered_left(struct control *control, const struct member *member)
+{
+	struct members *members = control->members;
+
+	/* of engines that leave at the same time, the first one that is back dials the others */
+	for (unsigned i = 0; i < REMEMBERED_MAX && !members->leaving; i++)
+		if (member_is_named(&member->record, remembered_seed(members, i)->name))
+			remembered_forget(control, i);
+}
+
+void remembered_drop(struct control *control, const struct rpc_link *link)
+{
+	const struct rpc_dial *dial = link->dial;
+
+	/* The next heartbeat forgets it: the caller uses the dial. */
+	for (unsigned i = 0; dial && dial->seed && i < REMEMBERED_MAX; i++)
+		if (dial->owner == remembered_seed(control->members, i))
+			control->members->remembered_until_ns[i] = 0;
+}
+
+/* ---- dialling -------------------------------------------------------------------------------- */
 
 static bool seed_listed(
 	const struct seed_address *wanted, const struct seed_address *address, unsigned count)
@@ -429,6 +596,19 @@ static void seeds_rotate(struct control *control, uint64_t now_ns)
 			seeds_fill(control, source);
 }
 
+/*
+ * The engine of the seed is dialled by itself, or needs no dial. A dead member is also dialled by
+ * itself for a while; a seed that was given may lead to another engine meanwhile.
+ */
+static bool seed_leads(
+	const struct members *members, const struct member_seed *seed, bool remembered)
+{
+	const struct member *member = seed->name[0] ? member_find(members, seed->name) : NULL;
+
+	return member && (member->state == MEMBER_ALIVE || member->state == MEMBER_CANDIDATE ||
+				 (remembered && member->contact->dial));
+}
+
 void member_seeds_tick(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
@@ -438,14 +618,12 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 	if (control->exporting)
 		return;
 	seeds_rotate(control, now_ns);
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
+	remembered_tick(control, now_ns);
+	for (unsigned i = 0; i < SEED_ELEMENTS; i++) {
 		struct member_seed *seed = &members->seed[i];
-		const struct member *member;
 
-		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns)
-			continue;
-		member = seed->name[0] ? member_find(members, seed->name) : NULL;
-		if (member && (member->state == MEMBER_ALIVE || member->state == MEMBER_CANDIDATE))
+		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns ||
+			seed_leads(members, seed, i >= SEEDS_GIVEN))
 			continue;
 		seed->dial =
 			rpc_dial_start(control, &(struct rpc_target){.host = seed->address.host,
@@ -474,7 +652,7 @@ bool member_seeking(const struct control *control)
 	if ((control->settings->cluster_seeds_file[0] && !members->list[SEED_FILE].address) ||
 		(control->settings->cluster_etcd[0] && !members->list[SEED_ETCD].address))
 		return true;
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
+	for (unsigned i = 0; i < SEEDS_GIVEN; i++)
 		if (seed_is_open(&members->seed[i]))
 			return true;
 	return false;

@@ -369,6 +369,21 @@ struct member_events {
 	bool (*has_pages)(const struct control *control);
 };
 
+/* ---- addresses of members, for the next engine ----------------------------------------------- */
+
+#define REMEMBERED_MAX 32
+/*
+ * The address of a member, in memory that outlives the process: another version may have written
+ * it, or half of it. It is used if `check` is right.
+ */
+struct remembered {
+	uint64_t check;    /* hash of the address, and of what tells where this engine belongs */
+	uint64_t until_ns; /* of CLOCK_MONOTONIC: it is forgotten then */
+	struct seed_address address;
+	uint16_t pad[3];
+};
+static_assert(sizeof(struct remembered) == 88, "versions of the engine share them");
+
 /* ---- open, close, heartbeat ------------------------------------------------------------------ */
 
 /* Finds mistakes in cluster.seeds. Returns 0 or -errno, after logging. Uses no network. */

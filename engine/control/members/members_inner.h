@@ -38,8 +38,9 @@
 #define MEMBER_DIALS_TICK 64
 
 /* ---- memory ---- */
-#define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
-#define MEMBER_NONE UINT16_MAX               /* no entry: ends a chain of a hash table */
+#define MEMBER_DEAD_NS (600ull * 1000000000)    /* time for which a dead member is still dialled */
+#define REMEMBER_NS (24 * 3600ull * 1000000000) /* the address of a member that is away is kept */
+#define MEMBER_NONE UINT16_MAX                  /* no entry: ends a chain of a hash table */
 
 /* ---- messages ---- */
 #define AGREED_BYTES_MAX 128          /* length limit of one text "name = value" in a Hello */
@@ -143,8 +144,14 @@ struct member_source {
 
 /* ---- seeds ----------------------------------------------------------------------------------- */
 
-/* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
+/*
+ * Where the address of a seed comes from. Each source has SEEDS_MAX elements of members->seed.
+ * Behind them are the members that this engine has had: they are dialled, and are no source that
+ * was given, so health says nothing of them.
+ */
 enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
+#define SEEDS_GIVEN (SEED_SOURCES * SEEDS_MAX)
+#define SEED_ELEMENTS (SEEDS_GIVEN + REMEMBERED_MAX)
 
 /*
  * Something that should answer and does not. Its line in the log comes after SEED_SILENT_MS, or at
@@ -261,7 +268,8 @@ struct members {
 	uint32_t own_claim;
 
 	/* ---- seeds ---- */
-	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
+	struct member_seed seed[SEED_ELEMENTS];
+	uint64_t remembered_until_ns[REMEMBERED_MAX]; /* of the last elements; 0: it is dropped */
 	struct seed_list list[SEED_SOURCES];
 	/* this engine has seeds and is alone */
 	struct silence unmet;
@@ -488,6 +496,12 @@ void seed_source_read(struct control *control, enum seed_source source, const ch
  */
 void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count);
+/* Takes the addresses that the engine before has kept. Called once, by members_open(). */
+void remembered_open(struct control *control);
+/* The member has left in order: it is not dialled. */
+void remembered_left(struct control *control, const struct member *member);
+/* What answers the link's dial is no member: if its address was remembered, it is not dialled. */
+void remembered_drop(struct control *control, const struct rpc_link *link);
 /* Called by member_seeds_tick(): notes which seeds lead to members, and logs those that do not. */
 void seeds_watch(struct control *control, uint64_t now_ns);
 

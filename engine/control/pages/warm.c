@@ -45,6 +45,7 @@
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 #include "engine/keeper/service.h"
@@ -79,7 +80,13 @@ struct warm_state {
 	 * pools are adopted and stored, cleared before that.
 	 */
 	uint32_t ref;
+	/*
+	 * addresses of members, for the engine that is started next. The state of a version without
+	 * them has zeros here, which are none.
+	 */
+	struct remembered remembered[REMEMBERED_MAX];
 };
+static_assert(sizeof(struct warm_state) <= WARM_STATE_BYTES, "it is a page");
 
 static const char *const rail_names[STORED_RAIL] = {"pool", "heads", "slots"};
 static const char *const shard_names[] = {"shard", "shard-state"};
@@ -270,6 +277,7 @@ void warm_close(struct control *control)
 		return;
 	control->warm = NULL;
 	control->kept_ref = NULL;
+	control->remembered = NULL;
 	shm_store(&warm->state->crashes, 0);
 	state_drop(warm);
 	free(warm->slot);
@@ -473,6 +481,7 @@ int warm_identity(struct control *control)
 	control->status->ref = control->ref;
 	shm_store(&warm->state->ref, control->ref);
 	control->kept_ref = &warm->state->ref;
+	control->remembered = warm->state->remembered;
 	return 0;
 }
 

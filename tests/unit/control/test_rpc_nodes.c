@@ -148,6 +148,7 @@ int node_open(unsigned i, const char *seeds)
 	snprintf(n->settings.cluster_seeds, sizeof(n->settings.cluster_seeds), "%s",
 		seeds ? seeds : "");
 	control->settings = &n->settings;
+	control->remembered = n->remembered;
 	control->base = event_base_new();
 	incarnations++;
 	control->incarnation = map_mix(incarnations);

@@ -51,9 +51,10 @@ struct node {
 	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
 	/* true: the node is opened with the removals of the one before, and with pages of it */
 	bool keep_log;
-	int log_fd;            /* the memory of its removals; 0: none */
-	unsigned doors_opened; /* the door of removals.c */
-	bool dropped;          /* and told to drop the pages */
+	int log_fd;                    /* the memory of its removals; 0: none */
+	struct remembered *remembered; /* the addresses that it keeps for the next one; or NULL */
+	unsigned doors_opened;         /* the door of removals.c */
+	bool dropped;                  /* and told to drop the pages */
 	bool open;
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;

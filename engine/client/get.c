@@ -806,7 +806,7 @@ static void get_not_hit(struct pc_batch *b, uint32_t i)
 		return;
 	case OP_NIC_ERROR:
 	case OP_PEER_DOWN:
-		if (stripe_again(ch, p->peer, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
+		if (stripe_again(ch, p->peer, p->rails_tried)) {
 			ch->counts.reissued++;
 			page_queue(b, i, page_read_phase(p));
 			return;

@@ -298,7 +298,7 @@ void credit_answer(
 	s = &stock->rail[r->rail];
 	s->asked -= done->count;
 	if (done->status == OP_HIT) {
-		if (!credit_possible(ch, r, done) || done->count > CREDIT_STOCK_MAX - s->have) {
+		if (!credit_possible(ch, r, done)) {
 			channel_break(ch);
 			return;
 		}

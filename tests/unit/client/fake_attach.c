@@ -93,6 +93,8 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	f->region[STAGING_REGION(c)].base = mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE,
 		MAP_SHARED, ch->memfd, (off_t)l.staging);
 	f->region[STAGING_REGION(c)].bytes = STAGING_BYTES;
+	if (f->short_channels && ftruncate(ch->memfd, (off_t)(l.bytes - PAGE_UNIT)))
+		abort();
 	reply->a = c;
 	reply->b = f->region_said ? f->region_said : STAGING_REGION(c);
 	fds[0] = ch->memfd;
@@ -159,7 +161,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 	case ATTACH_CHANNEL_OPEN:
 		f->opens++;
 		open_channel(f, &reply, fds, &count);
-		while (f->surplus && count < ATTACH_FDS_MAX + 8)
+		for (unsigned i = 0; i < f->surplus && count < ATTACH_FDS_MAX + 8; i++)
 			fds[count++] = f->control_kick;
 		break;
 	case ATTACH_CHANNEL_CLOSE:

@@ -124,6 +124,18 @@ static void an_exists_is_a_hit_and_a_hint(void **state)
 	assert_int_equal(fake.last_promote.ref, FAKE_REF(FAKE_A));
 }
 
+static void a_set_of_another_length_searches_no_disk(void **state)
+{
+	unsigned char *at = calloc(1, PAGE_BYTES);
+
+	(void)state;
+	LET(status->disk, 1);
+	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(set_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(SEEN(promotes), 0);
+	free(at);
+}
+
 static void a_set_stores_the_page_in_memory_all_the_same(void **state)
 {
 	unsigned char *at = calloc(1, PAGE_BYTES);
@@ -152,6 +164,17 @@ static void answer_with(uint32_t status)
 	promote_answer = status;
 	fake.on_ctl = answer_promote;
 	fake_unlock(&fake);
+}
+
+/* This host's own engine knows better than the directory. */
+static void an_exists_of_a_page_on_this_hosts_disk_asks_the_engine(void **state)
+{
+	(void)state;
+	on_disk("key-1", FAKE_SELF);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+	answer_with(OP_MISS);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
+	assert_int_equal(SEEN(wants), 0);
 }
 
 static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **state)
@@ -289,6 +312,8 @@ int main(void)
 		RIG_TEST(a_page_on_this_hosts_disk_is_copied_from_its_pool),
 		RIG_TEST(a_page_in_memory_is_preferred_to_one_on_disk),
 		RIG_TEST(an_exists_is_a_hit_and_a_hint),
+		RIG_TEST(an_exists_of_a_page_on_this_hosts_disk_asks_the_engine),
+		RIG_TEST(a_set_of_another_length_searches_no_disk),
 		RIG_TEST(a_set_stores_the_page_in_memory_all_the_same),
 		RIG_TEST(a_page_that_its_holder_does_not_have_is_reported_and_a_miss),
 		RIG_TEST(a_holder_that_cannot_serve_now_makes_the_page_unreachable),

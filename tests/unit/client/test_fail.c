@@ -6,6 +6,7 @@
 #include "engine/client/constants.h"
 #include "tests/unit/client/rig_clock.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -227,6 +228,41 @@ static void a_staged_page_times_out_at_its_deadline_and_keeps_its_block(void **s
 	assert_int_equal(get_one("key-2", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_true(same("key-2", at, 0, sizeof(at)));
 	assert_true(ch->staging.last - ch->staging.first == 0);
+}
+
+static unsigned char *guard; /* destination of a copy, which cannot be written at first */
+
+/* The copy takes a minute. */
+static void pass_a_minute(int number)
+{
+	(void)number;
+	rig_pass_ms(60000);
+	mprotect(guard, 4096, PROT_READ | PROT_WRITE);
+}
+
+static void copies_of_this_hosts_pages_end_at_the_deadline(void **state)
+{
+	struct sigaction before, action = {.sa_handler = pass_a_minute};
+	unsigned char *at =
+		mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	enum pc_result result[2];
+	struct pc_page page[2];
+	struct one one[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		page[i] = *one_page(&one[i], i ? "key-2" : "key-1", at + i * 4096, 4096);
+		fake_page(&fake, one[i].name, FAKE_SELF, 0, 4096);
+	}
+	assert_int_equal(pc_exists(ch, page, 2, PATIENCE_MS, result), 0);
+	guard = at;
+	assert_int_equal(mprotect(guard, 4096, PROT_READ), 0);
+	sigaction(SIGSEGV, &action, &before);
+	assert_int_equal(pc_get(ch, page, 2, 60000, result), 0);
+	sigaction(SIGSEGV, &before, NULL);
+	assert_int_equal(result[0], PC_HIT);
+	assert_int_equal(result[1], PC_TIMEOUT);
+	munmap(at, 8192);
 }
 
 static uint32_t returned, returned_early; /* the get has returned; it had before the answer */
@@ -453,6 +489,7 @@ int main(void)
 		RIG_TEST(a_copy_on_a_live_node_is_read_when_the_other_died),
 		RIG_TEST(a_lookup_without_answer_times_out),
 		RIG_TEST(a_staged_page_times_out_at_its_deadline_and_keeps_its_block),
+		RIG_TEST(copies_of_this_hosts_pages_end_at_the_deadline),
 		RIG_TEST(a_get_into_registered_memory_returns_only_after_the_rail_answers),
 		RIG_TEST(a_short_deadline_is_kept_while_a_longer_batch_waits),
 		RIG_TEST(an_owner_that_is_not_known_yet_makes_an_absent_key_unreachable),

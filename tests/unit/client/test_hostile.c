@@ -205,6 +205,21 @@ static void a_region_number_beyond_the_table_is_refused(void **state)
 	assert_int_equal(pc_memory_alloc(pc, 4096, &at), 0);
 }
 
+static void a_channel_with_a_short_segment_or_a_surplus_file_is_refused(void **state)
+{
+	struct pc_channel *other = NULL;
+
+	(void)state;
+	LET(short_channels, true);
+	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
+	LET(short_channels, false);
+	LET(surplus, 1);
+	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
+	LET(surplus, 0);
+	assert_int_equal(pc_channel_open(pc, &other), 0);
+	pc_channel_close(other);
+}
+
 static uint32_t first_cookie;
 static unsigned pages_seen;
 
@@ -290,6 +305,7 @@ int main(void)
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),
 		RIG_TEST(a_region_number_beyond_the_table_is_refused),
+		RIG_TEST(a_channel_with_a_short_segment_or_a_surplus_file_is_refused),
 		RIG_TEST(a_repeated_answer_completes_no_other_page),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
 		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate),

@@ -121,11 +121,11 @@ static void a_reply_with_too_many_descriptors_fails_only_its_request(void **stat
 	(void)state;
 	SKIP_EMULATED("it refuses a reply with too many descriptors as a whole");
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	LET(surplus, true);
+	LET(surplus, ATTACH_FDS_MAX);
 	assert_int_equal(pc_channel_open(pc, &second), -EMFILE);
 	assert_non_null(strstr(pc_error(), "ulimit -n"));
 	assert_null(second);
-	LET(surplus, false);
+	LET(surplus, 0);
 	assert_true(pc_attached(pc));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(pc_channel_open(pc, &second), 0);

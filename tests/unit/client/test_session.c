@@ -133,6 +133,11 @@ static void invalid_arguments_are_refused(void **state)
 	assert_int_equal(pc_submit_set(ch, NULL, 0, 0, NULL, &batch), 0);
 	assert_true(pc_poll(batch));
 	assert_int_equal(pc_memory_alloc(pc, 0, &at), -EINVAL);
+	at = (void *)(UINTPTR_MAX & ~(uintptr_t)(PAGE_UNIT - 1));
+	assert_int_equal(pc_memory_register(pc, at, 2 * PAGE_UNIT, fake.pool_fd[0], 0), -EINVAL);
+	assert_int_equal(
+		pc_memory_register(pc, (char *)at - PAGE_UNIT / 2, PAGE_UNIT, fake.pool_fd[0], 0),
+		-EINVAL);
 	assert_int_equal(pc_memory_release(pc, &page), -ENOENT);
 	assert_true(strlen(pc_error()) > 0);
 	pc_channel_close(NULL);

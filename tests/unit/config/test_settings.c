@@ -303,9 +303,36 @@ static void malformed_overrides_are_refused(void **state)
 	long_name[198] = '=';
 	long_name[199] = '\0';
 	assert_int_equal(set(long_name), -EINVAL);
+	assert_says("section.key=value");
+	for (unsigned bytes = 63; bytes <= 64; bytes++) { /* of a section, then of a key */
+		const char *says = bytes == 63 ? "unknown" : "section.key=value";
+		int rc = bytes == 63 ? -ENOENT : -EINVAL;
+
+		snprintf(long_name, sizeof(long_name), "%0*d.port=1", (int)bytes, 1);
+		assert_int_equal(set(long_name), rc);
+		assert_says(says);
+		snprintf(long_name, sizeof(long_name), "cluster.%0*d=1", (int)bytes, 1);
+		assert_int_equal(set(long_name), rc);
+		assert_says(says);
+	}
 	/* Only the first `=` separates the setting's name from its value. */
 	assert_int_equal(set("engine.name=a=b.c"), 0);
 	assert_string_equal(s.engine_name, "a=b.c");
+}
+
+static void a_disk_has_room_for_its_least_number_of_whole_segments(void **state)
+{
+	(void)state;
+	assert_int_equal(set("disk.bytes=6MiB"), 0);
+	assert_int_equal(set("disk.segment_bytes=1MiB"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	assert_int_equal(set("disk.segment_bytes=1052672"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("disk.bytes has not room for 6 of them");
+	assert_int_equal(set("disk.bytes=12MiB"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	assert_int_equal(set("disk.segment_bytes=1052673"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
 }
 
 static void more_segments_than_an_engine_can_have_are_refused(void **state)
@@ -406,6 +433,8 @@ int main(void)
 		cmocka_unit_test_setup(what_people_write_around_a_value_is_refused, start),
 		cmocka_unit_test_setup(what_was_given_is_known, start),
 		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
+		cmocka_unit_test_setup(
+			a_disk_has_room_for_its_least_number_of_whole_segments, start),
 		cmocka_unit_test_setup(more_segments_than_an_engine_can_have_are_refused, start),
 		cmocka_unit_test_setup(a_disk_of_an_engine_without_rails_is_refused, start),
 		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),

@@ -140,6 +140,10 @@ static void memory_that_can_be_reclaimed_counts_as_unused(void **state)
 	put("sys/fs/cgroup/unified/a/memory.stat",
 		"inactive_filex 1\nfile 7\ninactive_file 20971520\n");
 	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 20 * MIB);
+	/* the files are read one after the other: more to reclaim than was in use */
+	put("sys/fs/cgroup/unified/a/memory.current", "10485760\n");
+	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 100 * MIB);
+	put("sys/fs/cgroup/unified/a/memory.current", "104857600\n");
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "20971520\n");
 	put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "20971520\n");
 	put("sys/fs/cgroup/memory/a/b/memory.stat", "total_inactive_file 10485760\n");

@@ -9,6 +9,19 @@
 
 /* ---- the protocol ---------------------------------------------------------------------------- */
 
+/* Memory that is no session's has the number 0. */
+static void no_session_has_the_number_0(void **state)
+{
+	int fd = dial();
+
+	(void)state;
+	control.clients->last_session = UINT32_MAX;
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
+	assert_int_equal(control.clients->session[0]->id, 1);
+	close(fd);
+	pump();
+}
+
 static void hello_hands_out_the_memory_that_clients_map(void **state)
 {
 	struct answer a;
@@ -316,6 +329,7 @@ static void a_pipelining_client_that_does_not_read_is_disconnected(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(no_session_has_the_number_0),
 		TEST(hello_hands_out_the_memory_that_clients_map),
 		TEST(clients_of_another_protocol_are_refused_with_a_reason),
 		TEST(unknown_requests_are_refused_and_surplus_files_closed),

@@ -112,6 +112,37 @@ static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
 	pump();
 }
 
+static void a_channel_number_beyond_the_table_is_none(void **state)
+{
+	struct clients *clients = control.clients;
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	/* what lies behind the table looks like a channel of the session */
+	static_assert(offsetof(struct clients, region) ==
+			      offsetof(struct clients, channel) + sizeof(clients->channel),
+		"behind the table");
+	memcpy(&clients->region[0], &clients->channel[a.reply.a], sizeof(void *));
+	send_raw(fd,
+		&(struct attach_request){.magic = ATTACH_MAGIC,
+			.version = ABI_VERSION,
+			.kind = ATTACH_CHANNEL_CLOSE,
+			.a = CHANNELS_MAX},
+		sizeof(struct attach_request), NULL, 0);
+	for (unsigned i = 0; i < 4; i++)
+		event_base_loop(control.base, EVLOOP_NONBLOCK);
+	clients->region[0] = NULL;
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, -EINVAL);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
 static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **state)
 {
 	(void)state;
@@ -274,6 +305,7 @@ int main(void)
 		TEST(the_loop_goes_on_while_channels_and_small_memory_are_registered),
 		TEST(a_client_that_leaves_while_its_channel_opens_leaks_nothing),
 		TEST(a_channel_is_closed_when_every_rail_has_returned_it),
+		TEST(a_channel_number_beyond_the_table_is_none),
 		TEST(a_segment_stays_mapped_while_a_rail_has_channel_or_staging),
 		TEST(a_channel_number_is_reused_only_after_the_rails_return_it),
 		TEST(a_broken_ring_ends_that_session_and_no_other),

@@ -203,6 +203,42 @@ static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 	pump_until_sessions(0);
 }
 
+static bool no_peerpidfd; /* as Linux before 6.5 */
+
+__attribute__((visibility("default"))) int getsockopt(
+	int fd, int level, int name, void *restrict value, socklen_t *restrict bytes)
+{
+	if (no_peerpidfd && level == SOL_SOCKET && name == 77 /* SO_PEERPIDFD */) {
+		errno = ENOPROTOOPT;
+		return -1;
+	}
+	return (int)syscall(SYS_getsockopt, fd, level, name, value, bytes);
+}
+
+/* The engine would take the memory of a client that is alive, or keep that of one that is not. */
+static void a_pidfd_of_another_process_is_not_that_of_the_client(void **state)
+{
+	pid_t child = fork();
+	int fd, pidfd;
+
+	(void)state;
+	if (child == 0)
+		for (;;)
+			pause();
+	no_peerpidfd = true;
+	fd = dial();
+	pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, pidfd), 0);
+	close(pidfd);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	pump();
+	assert_int_equal(control.clients->sessions, 1);
+	no_peerpidfd = false;
+	close(fd);
+	pump_until_sessions(0);
+}
+
 static void hello_accepts_a_pidfd(void **state)
 {
 	int fd = dial(), pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -244,6 +280,7 @@ int main(void)
 		TEST(a_forked_child_does_not_keep_the_session_of_its_parent),
 		TEST(a_process_with_many_slots_in_quarantine_gets_no_credits),
 		TEST(a_process_that_cannot_be_watched_gets_no_credits),
+		TEST(a_pidfd_of_another_process_is_not_that_of_the_client),
 		TEST(hello_accepts_a_pidfd),
 		TEST(a_stopping_engine_does_not_wait_for_slots_in_quarantine),
 	};

@@ -189,6 +189,27 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	drop_all(fd, 2);
 }
 
+static void a_share_is_not_exceeded_by_several_at_once(void **state)
+{
+	const unsigned kept = (SESSIONS_MAX - 1) * EXTENTS_SESSION_SURE;
+	const struct session *s;
+	unsigned left, share;
+	int fd = dial();
+
+	(void)state;
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
+	s = control.clients->session[0];
+	left = clients_left(control.clients, SHARE_EXTENTS);
+	share = (left - kept) / 2;
+	assert_true(session_may_take(s, SHARE_EXTENTS, share));
+	assert_false(session_may_take(s, SHARE_EXTENTS, share + 1));
+	assert_false(session_may_take(s, SHARE_EXTENTS, left - kept));
+	assert_false(session_may_take(s, SHARE_EXTENTS, left));
+	assert_false(session_may_take(s, SHARE_EXTENTS, UINT32_MAX));
+	close(fd);
+	pump();
+}
+
 /* As many sessions as there may be, each of which takes all that it gets. */
 static void many_sessions_leave_each_later_one_its_part(void **state)
 {
@@ -273,6 +294,7 @@ int main(void)
 		TEST(a_connection_with_an_unread_request_is_not_dropped),
 		TEST(a_connection_is_closed_when_no_request_comes_in_time),
 		TEST(one_session_leaves_half_of_all_ranges_and_channels_to_others),
+		TEST(a_share_is_not_exceeded_by_several_at_once),
 		TEST(many_sessions_leave_each_later_one_its_part),
 		TEST(quotas_hold_under_random_requests_and_releases),
 	};

@@ -73,6 +73,54 @@ static void a_credit_of_another_channel_cannot_be_used(void **state)
 	client_close(&b);
 }
 
+/* However far its deadline is: nothing waits for ever for an owner that is silent. */
+static void a_publish_waits_for_owners_for_a_bounded_time(void **state)
+{
+	struct ctl_done credit, done;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	credit = take(&c, 0, 4096);
+	directory.hold = true;
+	put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+			.count = 1,
+			.key = key_of(1),
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = 4096,
+			.deadline_ns = UINT64_MAX});
+	turns();
+	assert_int_equal(directory.helds, 1);
+	assert_in_range(directory.held[0].deadline_ns, 1, now + CTL_DEADLINE_NS);
+	directory_answer(OP_TIMEOUT);
+	turns();
+	assert_true(got(&c, &done));
+	assert_int_equal(done.status, OP_TIMEOUT);
+	client_close(&c);
+}
+
+/* A credit may be of more units than its page: the page counts as held with its own. */
+static void a_page_shorter_than_its_credit_is_held_with_its_length(void **state)
+{
+	const uint32_t length = 3 * PAGE_UNIT;
+	const struct page_key key = key_of(1);
+	struct ctl_done credit;
+	struct client c;
+	bool had;
+
+	(void)state;
+	client_open(&c, 0);
+	credit = take(&c, 0, length);
+	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 1);
+	assert_int_equal(publish_at(&c, 1, credit.place, credit.generation, 100).status, OP_HIT);
+	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 0);
+	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 1);
+	(void)page_forget(&control, &key, NULL, &had);
+	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 0);
+	client_close(&c);
+}
+
 static void hostile_places_and_generations_are_refused(void **state)
 {
 	struct ctl_done credit;
@@ -470,6 +518,8 @@ int main(void)
 		TEST(every_requested_credit_has_a_done_of_its_own),
 		TEST(a_published_page_is_indexed_and_sent_to_the_directory),
 		TEST(a_credit_of_another_channel_cannot_be_used),
+		TEST(a_publish_waits_for_owners_for_a_bounded_time),
+		TEST(a_page_shorter_than_its_credit_is_held_with_its_length),
 		TEST(hostile_places_and_generations_are_refused),
 		TEST(a_page_longer_than_its_credit_is_refused_and_frees_the_slot),
 		TEST(the_crc_of_a_publish_is_kept_in_the_head),

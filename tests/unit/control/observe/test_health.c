@@ -392,11 +392,12 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 	} cases[] = {{10, 0, 0, 9000, "too slow: add a path to disk.paths"},
 		{10, 0, 0, 2000, "bursts of sets are too large: raise engine.pool_bytes"},
 		{10, 9, 0, 2000, "disk.write_bytes_per_day is used up"},
-		{10, 0, 9, 0, "raise disk.segment_bytes"}};
+		{10, 0, 9, 0, "raise disk.segment_bytes"},
+		{10, 5, 5, 2000, "bursts of sets are too large: raise engine.pool_bytes"}};
 
 	(void)state;
 	s.disk.paths = 1;
-	for (unsigned i = 0; i < 4; i++) {
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		moment_make(&s, &s.past);
 		s.taken_ns += MOMENTS_WINDOW_NS;
 		s.counter[COUNTER_disk_drops] += cases[i].drops;

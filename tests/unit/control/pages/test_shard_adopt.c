@@ -126,7 +126,7 @@ static unsigned open_files(void)
 static void files_that_are_not_one_shard_are_refused(void **state)
 {
 	struct shard left = shard_new(), other = shard_new(), shard;
-	uint32_t *word = left.state_memory.base; /* magic, layout, bits, busy */
+	uint32_t *word = left.state_memory.base; /* magic, layout, bits, busy, entries (64 bits) */
 	unsigned files = open_files();
 
 	(void)state;
@@ -144,6 +144,9 @@ static void files_that_are_not_one_shard_are_refused(void **state)
 		assert_int_equal(adopt(&left, ENTRIES, OWNERS, &shard), -EPROTO);
 		word[i]--;
 	}
+	word[5] = 1; /* more entries than cells */
+	assert_int_equal(adopt(&left, ENTRIES, OWNERS, &shard), -EPROTO);
+	word[5] = 0;
 	assert_int_equal(open_files(), files);
 	assert_int_equal(adopt(&left, ENTRIES, OWNERS, &shard), 0);
 	shard_close(&shard);

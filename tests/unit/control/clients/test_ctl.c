@@ -118,6 +118,15 @@ static void a_page_shorter_than_its_credit_is_held_with_its_length(void **state)
 	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 1);
 	(void)page_forget(&control, &key, NULL, &had);
 	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 0);
+	/* so does a credit that is returned; no count falls below 0 */
+	credit = take(&c, 0, length);
+	put(&c, (struct ctl_op){.kind = CTL_RETURN,
+			.place = credit.place,
+			.generation = credit.generation});
+	turns();
+	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 0);
+	evict_hold(control.evict, 0, length, -1);
+	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 0);
 	client_close(&c);
 }
 

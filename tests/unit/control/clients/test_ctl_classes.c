@@ -76,6 +76,17 @@ static void a_request_ends_in_the_record_in_which_it_waits(void **state)
 	client_close(&client);
 }
 
+/* What is known of a size outlives its last page, as long as no other size needs its record. */
+static void a_record_is_not_reused_while_one_is_unused(void **state)
+{
+	struct evict_class *mine = evict_class_of(control.evict, 0, LENGTH);
+
+	(void)state;
+	for (uint32_t units = 1000; units < 1000 + CLASSES_MAX - 1; units++)
+		assert_ptr_not_equal(evict_class_of(control.evict, 0, units * PAGE_UNIT), mine);
+	assert_ptr_equal(evict_class_of(control.evict, 0, LENGTH), mine);
+}
+
 /* A record in which something waits is given to no other size. */
 static void a_record_is_not_reused_while_something_waits_in_it(void **state)
 {
@@ -100,6 +111,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_request_ends_in_the_record_in_which_it_waits),
+		TEST(a_record_is_not_reused_while_one_is_unused),
 		TEST(a_record_is_not_reused_while_something_waits_in_it),
 	};
 

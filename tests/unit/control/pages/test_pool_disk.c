@@ -80,6 +80,26 @@ static void pages_on_disk_or_being_written_are_not_named(void **state)
 	pool_close(pool);
 }
 
+/* It lies between pages that were named. */
+static void a_page_of_a_batch_that_was_named_is_named(void **state)
+{
+	struct pool *pool = pool_new(BYTES);
+	struct pool_victim ahead[8];
+	uint32_t place[5];
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++)
+		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 2, ahead), 2);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
+	assert_true(page_new(pool, PAGE, 5, &place[4]));
+	pool_order(pool, place[4], place[1]);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 8, ahead), 3);
+	assert_int_equal(ahead[0].place, place[4]);
+	pool_close(pool);
+}
+
 /* The write failed, or the disk has lost the page. */
 static void pages_that_are_not_on_disk_after_all_are_named_again(void **state)
 {
@@ -177,6 +197,22 @@ static void a_clean_victim_is_found_among_dirty_pages(void **state)
 	assert_int_equal(pool_victims(pool, PAGE, true, 256, victim), 15);
 	for (unsigned i = 0; i < 15; i++)
 		assert_int_equal(victim[i].place, all[pages - 16 + i].place);
+	pool_close(pool);
+}
+
+static void the_search_for_a_clean_victim_passes_few_dirty_pages(void **state)
+{
+	struct pool *pool = pool_new(BYTES);
+	struct pool_victim victim[16];
+	uint32_t place[100];
+
+	(void)state;
+	for (unsigned i = 0; i < 100; i++)
+		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
+	for (unsigned i = 90; i < 100; i++)
+		pool_clean_set(pool, place[i], 1, true);
+	assert_int_equal(pool_victims(pool, PAGE, true, 1, victim), 0);
+	assert_int_equal(pool_victims(pool, PAGE, true, 10, victim), 10);
 	pool_close(pool);
 }
 
@@ -290,9 +326,11 @@ int main(void)
 		TEST(pages_are_named_once_in_the_order_they_were_published),
 		TEST(no_more_pages_are_named_than_are_to_be_on_disk),
 		TEST(pages_on_disk_or_being_written_are_not_named),
+		TEST(a_page_of_a_batch_that_was_named_is_named),
 		TEST(pages_that_are_not_on_disk_after_all_are_named_again),
 		TEST(every_page_is_named_until_it_is_on_disk),
 		TEST(a_clean_victim_is_found_among_dirty_pages),
+		TEST(the_search_for_a_clean_victim_passes_few_dirty_pages),
 		TEST(a_chunk_of_another_size_gives_its_clean_pages_first),
 		TEST(a_slot_is_not_handed_out_while_it_is_written),
 		TEST(a_write_that_ends_in_limbo_does_not_shorten_it),

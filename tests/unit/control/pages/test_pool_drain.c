@@ -156,10 +156,61 @@ static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	draining = place_unit(victim[0].place) / 256;
+	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
 	n = pool_victims(pool, PAGE_UNIT, false, 2000, victim);
 	assert_int_equal(n, 3 * 256);
 	while (n--)
 		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
+	pool_close(pool);
+}
+
+/* It has no others: it would wait until the drain is given up. */
+static void a_class_evicts_the_pages_of_its_only_chunk_although_it_drains(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+
+	(void)state;
+	for (uint32_t i = 0; i < 8; i++)
+		assert_true(page_new(pool, (i / 2 + 1) * PAGE_UNIT, i + 1, NULL));
+	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
+	assert_int_equal(victim[0].length, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 4, victim), 2);
+	pool_close(pool);
+}
+
+/* Only a pool of more than 4 GiB has 65 chunks; what is not written takes no memory. */
+static void a_new_size_ends_the_smallest_class_when_there_are_no_more_classes(void **state)
+{
+	struct pool *pool = pool_new(5ull << 30);
+	struct pool_victim victim;
+
+	(void)state;
+	for (uint32_t units = 1; units <= CLASSES_MAX; units++)
+		assert_true(page_new(pool, units * PAGE_UNIT, units, NULL));
+	fill(pool, CLASSES_MAX * PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, (CLASSES_MAX + 1) * PAGE_UNIT, false, 1, &victim), 1);
+	assert_int_equal(victim.length, PAGE_UNIT);
+	pool_close(pool);
+}
+
+/* A client may keep a credit as long as it likes. */
+static void an_idle_chunk_with_a_credit_keeps_its_pages(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+	uint32_t place, generation;
+
+	(void)state;
+	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
+	assert_int_equal(take_at(pool, 2 * PAGE_UNIT, now_ns, &place, &generation), 0);
+	fill(pool, PAGE_UNIT);
+	for (uint64_t n = 0; n < 2000; n++, now_ns += LIMBO_NS) {
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, &victim), 1);
+		assert_int_equal(victim.length, PAGE_UNIT);
+		retire(pool, &victim);
+		(void)page_new(pool, PAGE_UNIT, n, NULL);
+	}
 	pool_close(pool);
 }
 
@@ -270,6 +321,11 @@ int main(void)
 			a_draining_chunk_hands_out_nothing_and_waits_for_its_credits, start),
 		cmocka_unit_test_setup(a_drain_moves_to_a_chunk_without_credits, start),
 		cmocka_unit_test_setup(a_class_evicts_no_pages_of_its_draining_chunk, start),
+		cmocka_unit_test_setup(
+			a_class_evicts_the_pages_of_its_only_chunk_although_it_drains, start),
+		cmocka_unit_test_setup(
+			a_new_size_ends_the_smallest_class_when_there_are_no_more_classes, start),
+		cmocka_unit_test_setup(an_idle_chunk_with_a_credit_keeps_its_pages, start),
 		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
 		cmocka_unit_test_setup(
 			an_unused_page_size_loses_its_chunks_to_the_one_in_use, start),

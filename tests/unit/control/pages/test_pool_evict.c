@@ -97,10 +97,60 @@ static void the_last_page_of_a_batch_goes_first(void **state)
 	pool_order(pool, place[4], place[4]);
 	assert_int_equal(retire_at(pool, place[3], 1, now_ns), 0);
 	pool_order(pool, place[2], place[3]);
+	pool_order(pool, place[3], place[2]);
 	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
 	assert_int_equal(victim[0].key.word[0], 2);
 	assert_int_equal(victim[1].key.word[0], 1);
 	assert_int_equal(victim[2].key.word[0], 4);
+	pool_close(pool);
+}
+
+/* Pages 2 to 9 are a batch, beside a page that was used one publish before it. */
+static void a_batch_is_as_old_as_its_first_page(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+	uint32_t place[10] = {0};
+
+	(void)state;
+	assert_true(page_new(pool, MIB / 4, 1, &place[1]));
+	pool_touch(pool, place[1]);
+	assert_int_equal(pool_victims(pool, MIB / 4, false, 1, &victim), 1);
+	for (uint64_t n = 2; n <= 9; n++) {
+		assert_true(page_new(pool, MIB / 4, n, &place[n]));
+		pool_order(pool, place[n], n == 2 ? UINT32_MAX : place[n - 1]);
+	}
+	assert_int_equal(pool_victims(pool, MIB / 4, false, 1, &victim), 1);
+	assert_int_equal(victim.key.word[0], 9);
+	pool_close(pool);
+}
+
+static void a_page_follows_none_that_was_used_again_or_is_long_there(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	struct pool_victim victim[4];
+	uint32_t first = 0, last = 0;
+	uint64_t seen = 0;
+
+	(void)state;
+	assert_true(page_new(pool, PAGE_UNIT, 1, &first));
+	pool_touch(pool, first);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, victim), 1);
+	assert_true(page_new(pool, PAGE_UNIT, 2, NULL));
+	assert_true(page_new(pool, PAGE_UNIT, 3, &last));
+	pool_order(pool, last, first);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 4, victim), 3);
+	for (unsigned i = 0; i < 3; i++)
+		seen += 1ull << 8 * victim[i].key.word[0];
+	assert_int_equal(seen, 0x01010100);
+	for (uint64_t n = 4; n < 8000; n++)
+		assert_true(page_new(pool, PAGE_UNIT, n, &first));
+	pool_order(pool, first, last);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 2);
+	retire(pool, victim);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 3);
 	pool_close(pool);
 }
 
@@ -139,13 +189,14 @@ static void pages_that_are_read_are_passed_over(void **state)
 	for (unsigned n = 2; n <= 4; n++)
 		pool_touch(pool, place[n]);
 	assert_int_equal(pool_pin(pool, place[1], 1), 0);
+	assert_int_equal(pool_pin(pool, place[1], 1), 0); /* it has one pin all the same */
 	for (unsigned round = 0; round < 3; round++) {
 		assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
 		for (unsigned i = 0; i < 3; i++)
 			assert_int_equal(victim[i].key.word[0], i + 2);
 	}
 	pool_unpin(pool, place[1], 1);
-	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
 	assert_int_equal(victim[0].key.word[0], 1);
 	pool_close(pool);
 }
@@ -233,6 +284,9 @@ int main(void)
 		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
 		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
+		cmocka_unit_test_setup(a_batch_is_as_old_as_its_first_page, start),
+		cmocka_unit_test_setup(
+			a_page_follows_none_that_was_used_again_or_is_long_there, start),
 		cmocka_unit_test_setup(a_new_batch_stays_beside_pages_that_were_all_used, start),
 		cmocka_unit_test_setup(pages_that_are_read_are_passed_over, start),
 		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_used, start),

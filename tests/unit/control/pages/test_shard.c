@@ -181,6 +181,26 @@ static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 	shard_close(&shard);
 }
 
+/* A bucket whose counter is full is never taken for one that misses no entry. */
+static void a_counter_of_entries_elsewhere_that_is_full_stays_full(void **state)
+{
+	struct shard shard = shard_new(256);
+	struct page_key key;
+
+	(void)state;
+	for (uint64_t n = 0; n < BUCKET_ENTRIES; n++) {
+		key = key_in_bucket(&shard, 3, n);
+		assert_int_equal(shard_insert(&shard, &key, REF, 1, 1), 0);
+	}
+	shard.side[3].away = UINT8_MAX;
+	key = key_in_bucket(&shard, 3, BUCKET_ENTRIES);
+	assert_int_equal(shard_insert(&shard, &key, REF, 1, 1), 0);
+	assert_int_equal(shard.side[3].away, UINT8_MAX);
+	assert_true(shard_remove(&shard, &key, REF, 1, 1));
+	assert_int_equal(shard.side[3].away, UINT8_MAX);
+	shard_close(&shard);
+}
+
 static void a_displaced_entry_is_found_in_its_second_bucket(void **state)
 {
 	struct shard shard = shard_new(1000);
@@ -405,6 +425,7 @@ int main(void)
 		cmocka_unit_test(entries_that_look_empty_to_readers_are_refused),
 		cmocka_unit_test(a_late_remove_never_deletes_a_newer_entry),
 		cmocka_unit_test(a_deleted_entry_does_not_hide_one_in_its_second_bucket),
+		cmocka_unit_test(a_counter_of_entries_elsewhere_that_is_full_stays_full),
 		cmocka_unit_test(a_displaced_entry_is_found_in_its_second_bucket),
 		cmocka_unit_test(keys_with_one_tag_and_swapped_buckets_are_kept_apart),
 		cmocka_unit_test(an_insert_without_room_changes_nothing),

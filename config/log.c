@@ -22,6 +22,7 @@
 
 #include "config/clock.h"
 #include "config/log_line.h"
+#include "config/text_fit.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* `lock` protects all static variables of this file. */
@@ -259,7 +260,7 @@ static void say(struct log_site *site, enum log_level level, const char *text)
 	site->printed++;
 	site->last_hash = hash;
 	site->level = level;
-	snprintf(site->last, sizeof(site->last), "%.60s", text);
+	text_fit(site->last, sizeof(site->last), "%s", text);
 	emit(level, text);
 }
 
@@ -273,7 +274,7 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 	if (level <= level_max) {
 		errno = saved_errno;
 		va_start(args, format);
-		vsnprintf(text, sizeof(text), format, args);
+		text_vfit(text, sizeof(text), format, args);
 		va_end(args);
 		say(site, level, text);
 	}

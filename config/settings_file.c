@@ -9,6 +9,7 @@
  *           10.0.0.2:31998        an indented line continues a list that ends in a comma
  */
 #include "config/setting.h"
+#include "config/text_fit.h"
 
 #include <errno.h>
 #include <ini.h>
@@ -48,7 +49,7 @@ __attribute__((format(printf, 3, 4))) static void problem(
 	if (l->problems++ >= PROBLEMS_MAX || l->err_used >= l->err_bytes)
 		return;
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	text_vfit(text, sizeof(text), format, args);
 	va_end(args);
 	used = snprintf(l->err + l->err_used, l->err_bytes - l->err_used, "%s%.120s:%u: %s",
 		l->err_used ? "\n" : "", l->path, line, text);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "config/text_fit.h"
 #include "dv/layout.h"
 #include "dv/ops.h"
 
@@ -16,9 +17,9 @@ int dv_fail(int error, const char *format, ...)
 {
 	va_list arguments;
 
-	errno = -error; /* because vsnprintf() prints errno for %m */
+	errno = -error; /* because text_vfit() prints errno for %m */
 	va_start(arguments, format);
-	vsnprintf(error_text, sizeof(error_text), format, arguments);
+	text_vfit(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);
 	return error;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/text_fit.h"
 #include "dv/ops.h"
 
 /*
@@ -39,7 +40,7 @@ int dv_open(const struct dv_options *options, struct dv_device **ret_device)
 	if (!ops) {
 		char why[DV_ERROR_BYTES];
 
-		snprintf(why, sizeof(why), "%s", dv_error());
+		text_fit(why, sizeof(why), "%s", dv_error());
 		return dv_fail(-ENODEV, "opening NIC %.32s: %s", options->name, why);
 	}
 	return ops->open(options, ret_device);

@@ -3,6 +3,7 @@
  * Computes the plan: the device of each rail, then its NUMA node, its core and its polling.
  * Start-up only, one thread. A pure computation: it pins, claims and opens nothing.
  */
+#include "config/text_fit.h"
 #include "numa/plan.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ __attribute__((format(printf, 2, 3))) static void note(struct plan *plan, const 
 		used += 2;
 	}
 	va_start(args, format);
-	vsnprintf(plan->note + used, sizeof(plan->note) - used, format, args);
+	text_vfit(plan->note + used, sizeof(plan->note) - used, format, args);
 	va_end(args);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions that the command-line tools share; see common.h. Any thread. */
+#include "config/text_fit.h"
 #include "tools/common.h"
 
 #include <errno.h>
@@ -42,7 +43,7 @@ _Noreturn void die(const char *format, ...)
 	char text[1024];
 
 	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
+	text_vfit(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
 	if (die_in_json) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/text_fit.h"
 #include "dv/soft/check.h"
 
 /* ---- lock, clock, counters ------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ..
 
 	++*counter;
 	va_start(arguments, format);
-	vsnprintf(nic->stats.reason, sizeof(nic->stats.reason), format, arguments);
+	text_vfit(nic->stats.reason, sizeof(nic->stats.reason), format, arguments);
 	va_end(arguments);
 }
 

@@ -3,6 +3,7 @@
  * The calling thread's last error text, and the names of results. Any thread; each thread has its
  * own text.
  */
+#include "config/text_fit.h"
 #include "config/version.h"
 #include "engine/abi/op.h"
 #include "engine/client/error.h"
@@ -11,14 +12,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char error_text[512];
+static _Thread_local char error_text[ERROR_TEXT_BYTES];
 
 int error_set(int error, const char *format, ...)
 {
 	va_list list;
 
 	va_start(list, format);
-	vsnprintf(error_text, sizeof(error_text), format, list);
+	text_vfit(error_text, sizeof(error_text), format, list);
 	va_end(list);
 	return error;
 }

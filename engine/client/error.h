@@ -5,6 +5,8 @@
 
 #include <errno.h> /* the numbers that error_set() takes */
 
+#define ERROR_TEXT_BYTES 512u /* of the longest text; a longer one is cut */
+
 /* Stores the text that pc_error() returns; returns `error`. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_clear(void);

@@ -4,6 +4,7 @@
  * few threads of the device make the calls that io_uring does not: creating and removing files, and
  * everything where there is no io_uring. `lock` protects the two lists that they share with it.
  */
+#include "config/text_fit.h"
 #include "engine/disk/device.h"
 
 #include <errno.h>
@@ -362,24 +363,24 @@ static int directory_lock(struct device_file *file, const struct device_file_opt
 	file->lock_fd = openat(
 		file->directory, PREFIX "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (file->lock_fd < 0) {
-		snprintf(reason, bytes, "cannot create " PREFIX "lock: %s", strerror(errno));
+		text_fit(reason, bytes, "cannot create " PREFIX "lock: %s", strerror(errno));
 		return -errno;
 	}
 	rc = lock_take(file->lock_fd, options->lock_until_ns, text, sizeof(text));
 	if (rc < 0 && rc != -EWOULDBLOCK) {
-		snprintf(reason, bytes, "cannot lock " PREFIX "lock: %s; use a local file system",
+		text_fit(reason, bytes, "cannot lock " PREFIX "lock: %s; use a local file system",
 			strerror(-rc));
 		return rc;
 	}
 	if (rc < 0) {
-		snprintf(reason, bytes, "is used by engine %s, or its last I/O has not ended",
+		text_fit(reason, bytes, "is used by engine %s, or its last I/O has not ended",
 			text[0] ? text : "(unknown)");
 		return -EBUSY;
 	}
 	length = snprintf(text, sizeof(text), "%s (pid %d)\n", options->owner, (int)getpid());
 	if (ftruncate(file->lock_fd, 0) ||
 		pwrite(file->lock_fd, text, (size_t)length, 0) != length) {
-		snprintf(reason, bytes, "cannot write " PREFIX "lock: %s", strerror(errno));
+		text_fit(reason, bytes, "cannot write " PREFIX "lock: %s", strerror(errno));
 		return -EIO;
 	}
 	return 0;
@@ -401,7 +402,7 @@ static int path_file_open(struct device_file *file, char *reason, size_t bytes)
 	}
 	if (file->path_fd < 0 ||
 		statx(file->path_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st)) {
-		snprintf(reason, bytes, "cannot create " PREFIX "path: %s", strerror(errno));
+		text_fit(reason, bytes, "cannot create " PREFIX "path: %s", strerror(errno));
 		return -errno;
 	}
 	file->device.inode = st.stx_ino;
@@ -464,13 +465,13 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 	int rc;
 
 	if (!file) {
-		snprintf(reason, reason_bytes, "no memory");
+		text_fit(reason, reason_bytes, "no memory");
 		return -ENOMEM;
 	}
 	file->directory = open(options->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (file->directory < 0) {
 		rc = -errno;
-		snprintf(reason, reason_bytes, "cannot open the directory: %s", strerror(errno));
+		text_fit(reason, reason_bytes, "cannot open the directory: %s", strerror(errno));
 		goto fail;
 	}
 	rc = directory_lock(file, options, reason, reason_bytes);
@@ -481,7 +482,7 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 	uring_open(file, options->threads);
 	rc = workers_start(file, file->uring ? 1 : WORKERS_MAX);
 	if (rc) {
-		snprintf(reason, reason_bytes, "cannot start a thread: %s", limit_error(rc));
+		text_fit(reason, reason_bytes, "cannot start a thread: %s", limit_error(rc));
 		goto fail;
 	}
 	*ret_device = &file->device;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/disk/store.h"
 #include "numa/limit.h"
 
@@ -218,7 +219,7 @@ void path_fail(struct store_path *path, const char *format, ...)
 	if (path->report.state == DISK_PATH_OUT)
 		return;
 	va_start(arguments, format);
-	vsnprintf(path->report.reason, sizeof(path->report.reason), format, arguments);
+	text_vfit(path->report.reason, sizeof(path->report.reason), format, arguments);
 	va_end(arguments);
 	log_error("disk %s: %s; out of service until the engine is restarted, its pages are misses",
 		path->device ? path->device->name : "path", path->report.reason);

@@ -3,6 +3,7 @@
  * The list of checks, and the findings that they make. Each check is a function of the file of its
  * topic; to add one, add a line to checks[] and its function. One thread.
  */
+#include "config/text_fit.h"
 #include "engine/doctor/doctor.h"
 
 #include <errno.h>
@@ -77,7 +78,7 @@ struct doctor_finding *found(struct doctor *d, enum doctor_state state, const ch
 	*f = (struct doctor_finding){.check = d->check, .state = state};
 	snprintf(f->where, sizeof(f->where), "%s", where);
 	va_start(arguments, format);
-	vsnprintf(f->text, sizeof(f->text), format, arguments);
+	text_vfit(f->text, sizeof(f->text), format, arguments);
 	va_end(arguments);
 	f->fix = fix ? strdup(fix) : NULL;
 	return f;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 
 /*
  * time limit, in s, for writing the last log line: the log's lock or its pipe may be what is
@@ -31,7 +32,7 @@ void engine_abort(const char *format, ...)
 	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
 	alarm(LAST_WORDS_S);
 	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
+	text_vfit(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	log_error("the engine aborts: %s", text);
 	abort();

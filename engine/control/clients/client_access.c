@@ -5,6 +5,7 @@
  * exist there all become one id, the overflow id, which therefore proves nothing in a namespace
  * that lacks some ids. Names are resolved once, before memory is made. Control plane's thread.
  */
+#include "config/text_fit.h"
 #include "engine/control/clients/clients_inner.h"
 
 #include <ctype.h>
@@ -24,7 +25,7 @@
 #define SO_PEERGROUPS 59 /* constant of Linux 4.13 that older kernel headers lack */
 #endif
 
-#define LIST_SHOWN 28      /* bytes of a list of allowed ones that a refusal shows */
+#define LIST_SHOWN 32      /* bytes of a list of allowed ones that a refusal shows */
 #define GROUPS_SHOWN 32    /* bytes for the number of groups that were compared */
 #define ID_NONE UINT32_MAX /* the kernel's number for no user and no group */
 
@@ -211,7 +212,7 @@ static const char *groups_shown(char text[GROUPS_SHOWN], int count)
 /* The beginning of a list of allowed ones, for the log. */
 static const char *list_shown(char *text, const char *list)
 {
-	snprintf(text, LIST_SHOWN + 1, "%.*s", LIST_SHOWN, list[0] ? list : "none");
+	text_fit(text, LIST_SHOWN, "%s", list[0] ? list : "none");
 	return text;
 }
 
@@ -220,7 +221,7 @@ bool client_access_allows(const struct control *control, const struct client_acc
 {
 	const struct settings *s = control->settings;
 	bool known = peer->uid != a->unknown_user;
-	char users[LIST_SHOWN + 1], groups[LIST_SHOWN + 1], others[GROUPS_SHOWN];
+	char users[LIST_SHOWN], groups[LIST_SHOWN], others[GROUPS_SHOWN];
 	int more = 0;
 
 	if (known && (peer->uid == geteuid() || peer->uid == 0 || ids_have(&a->users, peer->uid)))
@@ -228,17 +229,15 @@ bool client_access_allows(const struct control *control, const struct client_acc
 	if (group_allowed(a, peer->gid) || groups_allowed(a, fd, &more))
 		return true;
 	if (!known)
-		snprintf(ret_why, why_bytes,
+		text_fit(ret_why, why_bytes,
 			"its user does not exist in the engine's user namespace, where it is seen as %u, and %s; map it there, or run the engine in the host's user namespace",
 			(unsigned)peer->uid,
 			more < 0 ? "its groups cannot be read" : "no group of it is allowed");
 	else
-		snprintf(ret_why, why_bytes,
-			"user %u, group %u %s are not allowed; allowed are user %u, root, engine.allowed_users = %s%s and engine.allowed_groups = %s%s",
+		text_fit(ret_why, why_bytes,
+			"user %u, group %u %s are not allowed; allowed are user %u, root, engine.allowed_users = %s and engine.allowed_groups = %s",
 			(unsigned)peer->uid, (unsigned)peer->gid, groups_shown(others, more),
 			(unsigned)geteuid(), list_shown(users, s->engine_allowed_users),
-			strlen(s->engine_allowed_users) > LIST_SHOWN ? "..." : "",
-			list_shown(groups, s->engine_allowed_groups),
-			strlen(s->engine_allowed_groups) > LIST_SHOWN ? "..." : "");
+			list_shown(groups, s->engine_allowed_groups));
 	return false;
 }

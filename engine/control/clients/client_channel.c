@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
@@ -305,7 +306,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	int rc;
 
 	if (!session_may_take(s, SHARE_CHANNELS, 1)) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"this session has %u channels open and may have no more: %u of %u are left to %u sessions and those to come. Close some, or use fewer threads",
 			s->channels, clients_left(clients, SHARE_CHANNELS), CHANNELS_MAX,
 			clients->sessions);
@@ -313,7 +314,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	}
 	c = calloc(1, sizeof(*c));
 	if (!c) {
-		snprintf(text, bytes, "the engine has no memory for one more channel");
+		text_fit(text, bytes, "the engine has no memory for one more channel");
 		return -ENOMEM;
 	}
 	c->id = id;
@@ -325,7 +326,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	s->channels++;
 	rc = channel_segment_open(c, control->rails);
 	if (rc < 0) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"cannot make the memory of a channel: %s; raise the limits of memory or open files",
 			limit_error(rc));
 	} else {

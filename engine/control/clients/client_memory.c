@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/net/net.h"
 
@@ -54,7 +55,7 @@ static int region_mr_register(
 			.memfd_offset = r->offset + at},
 		&r->mr[mr]);
 	if (rc < 0)
-		snprintf(text, text_bytes, "%s", dv_error());
+		text_fit(text, text_bytes, "%s", dv_error());
 	else
 		r->lkey[mr] = r->mr[mr].lkey;
 	return rc;
@@ -69,7 +70,7 @@ static int region_mr_deregister(
 		return 0;
 	rc = dv_mr_deregister(control->rail[mr / r->extents].device, &r->mr[mr]);
 	if (rc < 0)
-		snprintf(text, text_bytes, "%s", dv_error());
+		text_fit(text, text_bytes, "%s", dv_error());
 	else
 		r->mr[mr].length = 0;
 	return rc;
@@ -116,7 +117,7 @@ static bool region_progress_due(struct region *r, char *text, size_t bytes)
 		now_ns - r->told_ns < CLIENT_TELL_NS)
 		return false;
 	r->told_ns = now_ns;
-	snprintf(text, bytes,
+	text_fit(text, bytes,
 		"registering %.1f GiB of process %d: %u of %u registrations done after %u s",
 		(double)r->length / (1u << 30), (int)r->session->pid, r->mrs_done, r->mrs,
 		(unsigned)((now_ns - r->began_ns) / 1000000000));
@@ -137,7 +138,7 @@ static void region_mr_run(struct work *work, unsigned mr)
 	r->mrs_done++;
 	if (rc < 0 && r->result == 0) {
 		r->result = rc;
-		snprintf(r->text, sizeof(r->text), "%s", why);
+		text_fit(r->text, sizeof(r->text), "%s", why);
 	}
 	tell = region_progress_due(r, progress, sizeof(progress));
 	pthread_mutex_unlock(lock);
@@ -177,7 +178,7 @@ static void region_cancel(struct region *r)
 	pthread_mutex_lock(lock);
 	if (r->result == 0) {
 		r->result = -ECANCELED;
-		snprintf(r->text, sizeof(r->text), "the session ended");
+		text_fit(r->text, sizeof(r->text), "the session ended");
 	}
 	pthread_mutex_unlock(lock);
 }
@@ -303,7 +304,7 @@ static void region_registered(struct control *control, struct region *r)
 	int rc = r->result;
 
 	if (rc < 0 || s->ending) {
-		snprintf(text, sizeof(text), "%s", r->text);
+		text_fit(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
 		if (r->staging_of)
 			/* the channel is freed together with its staging memory */
@@ -426,14 +427,14 @@ static int region_quota_check(const struct session *s, unsigned extents, char *t
 	const struct clients *clients = s->control->clients;
 
 	if (!session_may_take(s, SHARE_RANGES, 1)) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions and those to come. Register fewer, larger ranges, or release some",
 			s->ranges, clients_left(clients, SHARE_RANGES), CLIENT_RANGES_MAX,
 			clients->sessions);
 		return -EMFILE;
 	}
 	if (!session_may_take(s, SHARE_EXTENTS, extents)) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions and those to come. Put it on huge pages, raise rail.mr_bytes or release ranges",
 			extents, s->extents, clients_left(clients, SHARE_EXTENTS), EXTENTS_MAX,
 			clients->sessions);
@@ -456,7 +457,7 @@ static int region_file_check(
 	struct stat st;
 
 	if (seals < 0 || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"the file descriptor is no memfd; pass memory as a memfd made with MFD_ALLOW_SEALING");
 		return -EINVAL;
 	}
@@ -465,25 +466,25 @@ static int region_file_check(
 	 * memfds.
 	 */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
 		return -EINVAL;
 	}
 	*ret_page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : 4096;
 	if (offset % *ret_page) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"offset %" PRIu64 " is no multiple of the page size of the memfd, %" PRIu64,
 			offset, *ret_page);
 		return -EINVAL;
 	}
 	if (length == 0 || length > CLIENT_REGION_BYTES_MAX) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"cannot register %" PRIu64 " bytes: a region has 1 to %llu bytes", length,
 			CLIENT_REGION_BYTES_MAX);
 		return -EINVAL;
 	}
 	if (offset > (uint64_t)st.st_size || length > (uint64_t)st.st_size - offset) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"offset %" PRIu64 " plus %" PRIu64
 			" bytes exceeds the size of the memfd, %" PRIu64,
 			offset, length, (uint64_t)st.st_size);
@@ -502,7 +503,7 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 	if (map == MAP_FAILED) {
 		int rc = -errno;
 
-		snprintf(text, text_bytes, "cannot map %zu bytes of the memfd: %s", r->map_bytes,
+		text_fit(text, text_bytes, "cannot map %zu bytes of the memfd: %s", r->map_bytes,
 			strerror(errno));
 		return rc;
 	}
@@ -534,7 +535,7 @@ void region_add_request(struct session *s, int memfd)
 	r = region_new(s, NULL, extents, shift);
 	if (!r) {
 		closer_take(s->control->clients->closer, memfd);
-		snprintf(text, sizeof(text), "the engine has no memory for one more range");
+		text_fit(text, sizeof(text), "the engine has no memory for one more range");
 		rc = -ENOMEM;
 		goto refuse;
 	}
@@ -572,7 +573,7 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 	struct region *r = region_new(c->session, c, 1, 0);
 
 	if (!r) {
-		snprintf(text, text_bytes, "the engine has no memory for one more channel");
+		text_fit(text, text_bytes, "the engine has no memory for one more channel");
 		return -ENOMEM;
 	}
 	c->staging = r;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/text_fit.h"
 #include "engine/control/conns/conns_inner.h"
 
 /*
@@ -52,7 +53,7 @@ unsigned qps_wanted(const struct control *control, unsigned rail)
 
 static int qps_failed(struct qps *qps, int status)
 {
-	snprintf(qps->text, sizeof(qps->text), "%s", dv_error());
+	text_fit(qps->text, sizeof(qps->text), "%s", dv_error());
 	return status;
 }
 
@@ -90,7 +91,7 @@ static int qps_make(struct qps *qps)
 static int qps_connect(struct qps *qps)
 {
 	if (qps->remotes != qps->set.count) {
-		snprintf(qps->text, sizeof(qps->text), "%u queue pairs answered for %u",
+		text_fit(qps->text, sizeof(qps->text), "%u queue pairs answered for %u",
 			qps->remotes, qps->set.count);
 		return -EPROTO;
 	}

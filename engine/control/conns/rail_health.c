@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/abi/probe.h"
 #include "engine/control/base/fatal.h"
 #include "engine/control/base/outbox.h"
@@ -131,7 +132,7 @@ void conns_port(struct control *control, unsigned rail, int status, const char *
 		return;
 	h->port = status;
 	h->looked_ns = net_now();
-	snprintf(h->why, sizeof(h->why), "%s", why);
+	text_fit(h->why, sizeof(h->why), "%s", why);
 	if (!was_out && status)
 		rail_leaves(control, rail);
 	else if (was_out && !rail_out(control, rail))
@@ -170,7 +171,7 @@ static void port_look_run(struct work *work, unsigned part)
 
 	(void)part;
 	look->status = dv_port_look(look->control->rail[look->rail].device);
-	snprintf(look->text, sizeof(look->text), "%s", look->status ? dv_error() : "");
+	text_fit(look->text, sizeof(look->text), "%s", look->status ? dv_error() : "");
 }
 
 static void port_look_done(struct work *work)
@@ -504,7 +505,7 @@ static void device_cut_run(struct work *work, unsigned part)
 	(void)part;
 	cut->status = dv_cut(cut->control->rail[cut->rail].device);
 	if (cut->status)
-		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());
+		text_fit(cut->text, sizeof(cut->text), "%s", dv_error());
 }
 
 /*
@@ -549,7 +550,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	if (h->lost)
 		return;
 	va_start(arguments, format);
-	vsnprintf(why, sizeof(why), format, arguments);
+	text_vfit(why, sizeof(why), format, arguments);
 	va_end(arguments);
 	log_error("rail %u: %s is lost until the engine is started again: %s; see dmesg", rail,
 		control->plan.rail[rail].device, why);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/control/members/etcd_inner.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
@@ -339,7 +340,7 @@ static void endpoint_resolved(void *context, const char *error, const struct add
 		endpoint_round_connected(endpoint);
 		return;
 	}
-	snprintf(why, sizeof(why), "the name cannot be resolved: %.60s", error ? error : "?");
+	text_fit(why, sizeof(why), "the name cannot be resolved: %.60s", error ? error : "?");
 	endpoint_round_failed(endpoint, why);
 	if (!endpoint->etcd->good)
 		endpoint->etcd->control->members->list[SEED_ETCD].silence.sure = true;
@@ -385,7 +386,7 @@ static void endpoint_round_failed(struct endpoint *endpoint, const char *why)
 	endpoint->token = NULL;
 	if (etcd->good && etcd->good != endpoint)
 		return;
-	snprintf(text, sizeof(text), "%s: %s", endpoint->name, why);
+	text_fit(text, sizeof(text), "%s: %s", endpoint->name, why);
 	seed_source_read(etcd->control, SEED_ETCD, text);
 	if (!etcd->good)
 		return;
@@ -469,7 +470,7 @@ static void endpoint_answer(struct endpoint *endpoint, int code, struct json_obj
 		/* another endpoint of the same etcd was asked at the same time */
 		endpoint_step_done(endpoint, answer);
 	} else {
-		snprintf(why, sizeof(why), "%s answers %d%s%.100s", path_of[endpoint->step], code,
+		text_fit(why, sizeof(why), "%s answers %d%s%.100s", path_of[endpoint->step], code,
 			text ? ": " : "", text ? text : "");
 		endpoint_round_failed(endpoint, why);
 	}

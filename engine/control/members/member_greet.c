@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/abi/wire.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
@@ -232,7 +233,7 @@ static bool refusal_note(
 	at->name_taken = who->name_taken;
 	at->former = who->former;
 	snprintf(at->from, sizeof(at->from), "%s", refused_from(who));
-	snprintf(at->text, sizeof(at->text), "%s", text);
+	text_fit(at->text, sizeof(at->text), "%s", text);
 	at->name[0] = at->address[0] = '\0';
 	if (m && member_fits(m)) {
 		snprintf(at->name, sizeof(at->name), "%s", m->name);
@@ -268,7 +269,7 @@ static void refusal_report(
 		return;
 	ret += (*named)++;
 	snprintf(ret->from, sizeof(ret->from), "%s", at->from);
-	snprintf(ret->text, sizeof(ret->text), "%s", at->text);
+	text_fit(ret->text, sizeof(ret->text), "%s", at->text);
 	ret->theirs = at->theirs;
 	ret->ms = (now_ns - at->since_ns) / 1000000;
 }
@@ -313,7 +314,7 @@ __attribute__((format(printf, 3, 4))) static void hello_refuse(
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	text_vfit(text, sizeof(text), format, args);
 	va_end(args);
 	control->counter[COUNTER_members_refused]++;
 	if (refusal_note(control, who, false, text) && !who->logged &&

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 
@@ -198,7 +199,7 @@ void seed_source_read(struct control *control, enum seed_source source, const ch
 {
 	struct seed_list *list = &control->members->list[source];
 
-	snprintf(list->why, sizeof(list->why), "%s", why ? why : "");
+	text_fit(list->why, sizeof(list->why), "%s", why ? why : "");
 }
 
 /* Writes why the seed leads to no member. */

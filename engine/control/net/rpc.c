@@ -12,6 +12,7 @@
  * doubles and has jitter, until it is stopped; names are resolved anew for each attempt. A link
  * whose callbacks are on the stack is freed when the last of them returns.
  */
+#include "config/text_fit.h"
 #include "engine/control/net/rpc.h"
 
 #include <arpa/inet.h>
@@ -263,7 +264,7 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 	if (rpc->bad_logged[hash % RPC_BAD_REMEMBERED] != hash) {
 		rpc->bad_logged[hash % RPC_BAD_REMEMBERED] = hash;
 		va_start(args, format);
-		vsnprintf(text, sizeof(text), format, args);
+		text_vfit(text, sizeof(text), format, args);
 		va_end(args);
 		log_warn(
 			"connection with %s closed: %s. If that is no PeerCache engine, keep it away from port %d; further messages like this one are only counted",

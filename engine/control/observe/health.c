@@ -3,6 +3,7 @@
  * Findings from a snapshot. Each says what is wrong, with what, for how long, in one line. Any
  * thread.
  */
+#include "config/text_fit.h"
 #include "engine/control/observe/health_inner.h"
 
 #include <inttypes.h>
@@ -57,7 +58,7 @@ __attribute__((format(printf, 3, 4))) static void finding_add(
 	h->finding[at].id = id;
 	h->finding[at].severity = findings[id].severity;
 	va_start(arguments, format);
-	vsnprintf(h->finding[at].text, sizeof(h->finding[at].text), format, arguments);
+	text_vfit(h->finding[at].text, sizeof(h->finding[at].text), format, arguments);
 	va_end(arguments);
 }
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/text_fit.h"
 
 #define SECOND_NS 1000000000ull
 
@@ -209,16 +210,41 @@ static void errno_survives_and_can_be_printed(void **state)
 	assert_string_equal(text, "warn  write: No space left on device\n");
 }
 
-static void long_messages_are_truncated(void **state)
+static void long_messages_end_behind_a_word(void **state)
 {
-	char message[2 * LOG_LINE_BYTES];
+	static const char end[] = "12345678 ...\n";
+	char message[2 * LOG_LINE_BYTES] = "";
 
 	(void)state;
-	memset(message, 'x', sizeof(message) - 1);
-	message[sizeof(message) - 1] = '\0';
+	while (strlen(message) < sizeof(message) - 10)
+		strcat(message, "12345678 ");
 	say(message);
-	assert_int_equal(strlen(text), strlen("warn  ") + LOG_LINE_BYTES - 1 + 1);
-	assert_int_equal(text[strlen(text) - 1], '\n');
+	assert_in_range(strlen(text), LOG_LINE_BYTES - 10, strlen("warn  ") + LOG_LINE_BYTES);
+	assert_string_equal(text + strlen(text) - strlen(end), end);
+	/* so does the start of one that is repeated */
+	say(message);
+	log_flush();
+	assert_string_equal(text + strlen(text) - strlen(end), end);
+}
+
+static void a_text_is_cut_between_words_or_between_characters(void **state)
+{
+	char got[20];
+
+	(void)state;
+	text_fit(got, sizeof(got), "%s", "nineteen characters");
+	assert_string_equal(got, "nineteen characters");
+	text_fit(got, sizeof(got), "version %u of %u", 1234, 1234567);
+	assert_string_equal(got, "version 1234 of ...");
+	text_fit(got, sizeof(got), "users %s", "anne,berta,carla");
+	assert_string_equal(got, "users anne ...");
+	text_fit(got, sizeof(got), "/%s", "one/long/path/and/more"); /* one word */
+	assert_string_equal(got, "/one/long/path/ ...");
+	text_fit(got, sizeof(got), "%s",
+		"\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4");
+	assert_string_equal(got, "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4 ...");
+	text_fit(got, 3, "%s", "abcdef"); /* no room for the mark */
+	assert_string_equal(got, "ab");
 }
 
 static void a_full_capture_buffer_is_not_overrun(void **state)
@@ -463,7 +489,8 @@ int main(void)
 			a_call_site_that_logs_too_much_is_suppressed_and_counted, start, stop),
 		cmocka_unit_test_setup_teardown(call_sites_are_counted_separately, start, stop),
 		cmocka_unit_test_setup_teardown(errno_survives_and_can_be_printed, start, stop),
-		cmocka_unit_test_setup_teardown(long_messages_are_truncated, start, stop),
+		cmocka_unit_test_setup_teardown(long_messages_end_behind_a_word, start, stop),
+		cmocka_unit_test(a_text_is_cut_between_words_or_between_characters),
 		cmocka_unit_test_setup_teardown(a_full_capture_buffer_is_not_overrun, start, stop),
 		cmocka_unit_test_setup_teardown(
 			repeats_from_several_threads_are_all_counted, start, stop),

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/text_fit.h"
 #include "engine/client/constants.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
@@ -125,18 +126,24 @@ static const char *alone_why(pid_t pid)
 }
 
 /*
- * What end() needs of an engine of another version; without the number of its pages. The caller
- * frees it.
+ * What is seen of an engine of another version, which gives no report: its process and, as "seen",
+ * pc_error() of pc_open(). The caller frees it.
  */
 static json_object *report_from_outside(const struct ctl_run *ctl)
 {
-	json_object *report = json_object_new_object(), *figures = json_object_new_object();
-	pid_t pid = listener_pid(ctl);
+	json_object *report = json_object_new_object();
 
-	add_number(report, "pid", (uint64_t)pid);
-	add_number(figures, "life", pid > 1 && alone_why(pid) ? 0 : 1);
-	json_object_object_add(report, "figures", figures);
+	add_number(report, "pid", (uint64_t)listener_pid(ctl));
+	add_text(report, "seen", pc_error());
 	return report;
+}
+
+/* On stderr, for --json has it in its document. */
+static void seen_print(const char *which, json_object *report)
+{
+	if (*json_text(report, "seen"))
+		fprintf(stderr, "peercachectl: %s (pid %d) gives no report: %s\n", which,
+			(int)json_number(report, "pid"), json_text(report, "seen"));
 }
 
 /* The engine was left running: prints why. Returns the exit status. */
@@ -160,26 +167,31 @@ static int end(const struct ctl_run *ctl, json_object *report)
 	const char *alone = pid > 1 ? alone_why(pid) : NULL;
 	char why[256];
 
-	if (alone || json_number(json_get(report, "figures"), "life") == 0) {
-		snprintf(why, sizeof(why), "the engine is left running: %s",
+	json_object *figures = json_get(report, "figures");
+
+	if (alone || (figures && json_number(figures, "life") == 0)) {
+		text_fit(why, sizeof(why), "the engine is left running: %s",
 			alone ? alone : NEVER_KEPT);
 		return left_running(ctl, why);
 	}
 	if (pid <= 1 || !is_named(pid, "peercache-engin")) {
-		snprintf(why, sizeof(why),
+		text_fit(why, sizeof(why),
 			"the engine is left running: its pid %d is no engine here; run this where the engine runs, not in another container",
 			(int)pid);
 		return left_running(ctl, why);
 	}
 	if (kill(pid, SIGTERM) < 0) {
-		snprintf(why, sizeof(why), "cannot end the engine (pid %d): %s", (int)pid,
+		text_fit(why, sizeof(why), "cannot end the engine (pid %d): %s", (int)pid,
 			strerror(errno));
 		return left_running(ctl, why);
 	}
 	return 0;
 }
 
-/* The report of another engine than that of `pid`; NULL: the time is over. */
+/*
+ * The report of another engine than that of `pid`, also of one seen from outside only; NULL: the
+ * time is over.
+ */
 static json_object *next_one(const struct ctl_run *ctl, int64_t pid, uint64_t until_ns)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
@@ -187,8 +199,12 @@ static json_object *next_one(const struct ctl_run *ctl, int64_t pid, uint64_t un
 
 	do {
 		json_object *report = report_now(ctl, &error);
+		int64_t its;
 
-		if (report && json_number(report, "pid") != pid)
+		if (error == -EPROTO)
+			report = report_from_outside(ctl);
+		its = json_number(report, "pid");
+		if (its > 0 && its != pid)
 			return report;
 		json_object_put(report);
 		nanosleep(&pause, NULL);
@@ -196,33 +212,42 @@ static json_object *next_one(const struct ctl_run *ctl, int64_t pid, uint64_t un
 	return NULL;
 }
 
+/* Adds a number of a report that has it: one made from outside has none. */
+static void add_if_known(json_object *to, const char *as, json_object *of, const char *name)
+{
+	json_object *number = json_get(of, name);
+
+	if (number)
+		add_number(to, as, (uint64_t)json_object_get_int64(number));
+}
+
 static void print_restarted(
 	const struct ctl_run *ctl, json_object *before, json_object *after, uint64_t ns)
 {
-	int64_t adopted = json_number(json_get(after, "counters"), "pages_adopted");
-	bool counted = json_get(json_get(before, "figures"), "pages") != NULL;
-	char of[32] = "";
+	json_object *then = json_get(before, "figures"), *now = json_get(after, "figures");
+	const char *seen = json_text(json_get(after, "seen") ? after : before, "seen");
 	json_object *o;
 
-	if (counted)
-		snprintf(of, sizeof(of), " of %" PRId64,
-			json_number(json_get(before, "figures"), "pages"));
 	if (!ctl->json) {
-		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64 ", life %" PRId64
-		       ", %" PRId64 "%s pages adopted\n",
-			(double)ns / 1e9, json_number(before, "pid"), json_number(after, "pid"),
-			json_number(json_get(after, "figures"), "life"), adopted, of);
+		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64, (double)ns / 1e9,
+			json_number(before, "pid"), json_number(after, "pid"));
+		if (now)
+			printf(", life %" PRId64 ", %" PRId64, json_number(now, "life"),
+				json_number(json_get(after, "counters"), "pages_adopted"));
+		if (now && then)
+			printf(" of %" PRId64, json_number(then, "pages"));
+		printf("%s\n", now ? " pages adopted" : "");
 		return;
 	}
 	o = json_object_new_object();
 	add_real(o, "seconds", (double)ns / 1e9);
-	add_number(o, "pid", (uint64_t)json_number(after, "pid"));
-	add_number(o, "pid_before", (uint64_t)json_number(before, "pid"));
-	add_number(o, "life", (uint64_t)json_number(json_get(after, "figures"), "life"));
-	if (counted)
-		add_number(o, "pages_before",
-			(uint64_t)json_number(json_get(before, "figures"), "pages"));
-	add_number(o, "pages_adopted", (uint64_t)adopted);
+	add_if_known(o, "pid", after, "pid");
+	add_if_known(o, "pid_before", before, "pid");
+	add_if_known(o, "life", now, "life");
+	add_if_known(o, "pages_before", then, "pages");
+	add_if_known(o, "pages_adopted", json_get(after, "counters"), "pages_adopted");
+	if (*seen)
+		add_text(o, "seen", seen);
 	print_json(o, stdout);
 }
 
@@ -237,10 +262,12 @@ int ctl_restart(struct ctl_run *ctl)
 		before = report_from_outside(ctl);
 	if (!before)
 		return ctl_no_answer(ctl, pc_error());
+	seen_print("the engine", before);
 	status = end(ctl, before);
 	if (status == 0) {
 		after = next_one(
 			ctl, json_number(before, "pid"), began_ns + ctl->restart_ms * 1000000ull);
+		seen_print("the next engine", after);
 		if (after)
 			print_restarted(ctl, before, after, now_ns() - began_ns);
 		else

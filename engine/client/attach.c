@@ -19,6 +19,7 @@
  */
 #include "config/clock.h"
 #include "config/limits.h"
+#include "config/text_fit.h"
 #include "config/thread.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
@@ -89,6 +90,8 @@ int pc_no_session(const struct pc *pc)
 		return error_set(-ENOTCONN,
 			"process %d has inherited this session by fork(): a child must open its own",
 			(int)getpid());
+	if (*pc_refusal(pc))
+		return -ENOTCONN;
 	return error_set(-ENOTCONN, "no engine at %s", pc->socket);
 }
 
@@ -181,6 +184,21 @@ static void attacher_hide_socket(struct pc *pc)
 }
 
 /*
+ * After a request for a session or a channel: keeps its error text if an engine answered that gives
+ * none, as one of another protocol. While an engine starts, none answers. Returns `rc`.
+ */
+static int attacher_note(struct pc *pc, int rc)
+{
+	bool answered = rc && rc != -ENOENT && rc != -ECONNREFUSED && rc != -EAGAIN &&
+			rc != -ETIMEDOUT && rc != -EINPROGRESS && rc != -ECONNRESET && rc != -EPIPE;
+
+	pthread_mutex_lock(&pc->lock);
+	text_fit(pc->refusal, sizeof(pc->refusal), "%s", answered ? pc_error() : "");
+	pthread_mutex_unlock(&pc->lock);
+	return rc;
+}
+
+/*
  * Connects to the engine, sends HELLO and makes the new session the current one. Takes at most 10
  * s.
  */
@@ -190,12 +208,12 @@ static int pc_attach(struct pc *pc)
 	int fd = attacher_connect(pc), rc;
 
 	if (fd < 0)
-		return fd;
+		return attacher_note(pc, fd);
 	attacher_show_socket(pc, fd);
 	rc = session_open(pc->socket, fd, &session);
 	if (rc) {
 		attacher_hide_socket(pc);
-		return rc;
+		return attacher_note(pc, rc);
 	}
 	/* Also hold `wire`: then a registration with the previous engine has ended before the
 	 * regions are reset. */
@@ -203,6 +221,7 @@ static int pc_attach(struct pc *pc)
 	pthread_mutex_lock(&pc->lock);
 	memory_forget_regions(pc);
 	pc->session = session;
+	pc->refusal[0] = '\0';
 	/* If `closing` is not set yet, attacher_stop() will find the session; that may free the
 	 * session as soon as `lock` is released. */
 	if (pc->attacher.closing)
@@ -231,7 +250,7 @@ static bool attacher_open_one(struct pc *pc, struct client_session *session)
 	pthread_mutex_lock(&pc->wire);
 	rc = session_ask(session, &opened->call);
 	pthread_mutex_unlock(&pc->wire);
-	if (rc) {
+	if (attacher_note(pc, rc)) {
 		free(opened);
 		return false;
 	}
@@ -536,8 +555,8 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 	if (!ret_pc)
 		return error_set(-EINVAL, "pc_open() needs a place for its result");
 	if (strlen(path) >= sizeof(pc->socket))
-		return error_set(-ENAMETOOLONG, "the socket path %s is longer than %zu bytes", path,
-			sizeof(pc->socket) - 1);
+		return error_set(-ENAMETOOLONG, "the socket path is longer than %zu bytes: %s",
+			sizeof(pc->socket) - 1, path);
 	rc = verify_option(options, &one_in);
 	if (rc)
 		return rc;
@@ -602,6 +621,19 @@ bool pc_attached(const struct pc *pc)
 	attached = !session_ended(session);
 	pc_session_put(mutable_pc, session);
 	return attached;
+}
+
+const char *pc_refusal(const struct pc *pc)
+{
+	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
+
+	error_clear();
+	if (!pc)
+		return pc_error();
+	pthread_mutex_lock(&mutable_pc->lock);
+	error_set(0, "%s", pc->refusal);
+	pthread_mutex_unlock(&mutable_pc->lock);
+	return pc_error();
 }
 
 uint64_t pc_page_bytes_max(const struct pc *pc)

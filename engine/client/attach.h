@@ -12,6 +12,7 @@
 
 #include "config/limits.h"
 #include "engine/abi/page.h"
+#include "engine/client/error.h"
 #include "engine/client/key.h"
 #include "engine/client/session.h"
 
@@ -62,6 +63,9 @@ struct pc {
 	/* number of changes of the table `memory` so far; also loaded without `lock` */
 	uint32_t memory_changes;
 	struct attacher attacher;
+	/* why the engine gave no session, or no channel of it, when that was last requested; "": it
+	 * did, or none answered */
+	char refusal[ERROR_TEXT_BYTES];
 	struct pc_channel *channels; /* list of the open channels */
 	struct memory *memory[REGIONS_MAX];
 };

@@ -152,6 +152,12 @@ PC_API void pc_close(struct pc *pc);
 /* True while the session is attached to a running engine. Any thread; does not block. */
 PC_API bool pc_attached(const struct pc *pc);
 /*
+ * Why pages are PC_GONE although an engine answers: what it answered when the library last tried to
+ * attach again, such as another version of the client protocol. "": it did attach, or no engine
+ * answered. Any thread; does not block. Valid as the text of pc_error(), which it replaces.
+ */
+PC_API const char *pc_refusal(const struct pc *pc);
+/*
  * The largest page that this host's pools can hold, in bytes; 0 when not attached. Any thread; does
  * not block.
  */

@@ -186,6 +186,36 @@ def freeze(process):
     wait_for(stopped, 300, "all threads of the process have stopped")
 
 
+# Plays an engine of the next version of the client protocol, as a child. When it has ended in
+# order, the process becomes the command of its arguments, such as an engine of this version.
+OTHER_PROTOCOL = """
+import os, signal, socket, sys
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        os.execv(sys.argv[2], sys.argv[2:])
+    sys.exit(1)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+with open("/proc/self/comm", "w") as f:
+    f.write("peercache-engine"[:15])
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.path.exists(sys.argv[1]):
+    os.unlink(sys.argv[1])
+listener.bind(sys.argv[1])
+listener.listen()
+print(os.getpid(), flush=True)
+while True:
+    client, _ = listener.accept()
+    request = client.recv(32)
+    if request:
+        version = int.from_bytes(request[4:6], sys.byteorder) + 1
+        reply = request[:4] + version.to_bytes(2, sys.byteorder) + request[6:12]
+        client.send(reply.ljust(256, b"\\0"))
+    client.close()
+"""
+
+
 class ClusterTest(unittest.TestCase):
     def start(self, nodes=2, pool_bytes=POOL, settings=(), **options):
         engines = cluster.Cluster(BUILD, nodes, pool_bytes, settings=patient(settings), **options)

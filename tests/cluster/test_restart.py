@@ -27,33 +27,6 @@ KILLS = int(os.environ.get("PEERCACHE_KILLS", "12"))
 IMAGE_PAGES = 24
 ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
 
-# Plays an engine of the next version of the client protocol, as a child. When it has ended in
-# order, the process becomes the command of its arguments: an engine of this version.
-OLD_ENGINE = """
-import os, signal, socket, sys
-child = os.fork()
-if child:
-    _, status = os.waitpid(child, 0)
-    if status == 0:
-        os.execv(sys.argv[2], sys.argv[2:])
-    sys.exit(1)
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-with open("/proc/self/comm", "w") as f:
-    f.write("peercache-engine"[:15])
-listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listener.bind(sys.argv[1])
-listener.listen()
-print(os.getpid(), flush=True)
-while True:
-    client, _ = listener.accept()
-    request = client.recv(32)
-    if request:
-        version = int.from_bytes(request[4:6], sys.byteorder) + 1
-        reply = request[:4] + version.to_bytes(2, sys.byteorder) + request[6:12]
-        client.send(reply.ljust(256, b"\\0"))
-    client.close()
-"""
-
 
 class Restart(harness.ClusterTest):
     def setUp(self):
@@ -64,6 +37,11 @@ class Restart(harness.ClusterTest):
     def begin(self, nodes, pool_bytes, *settings, **more):
         return self.start(nodes, pool_bytes=pool_bytes, settings=[*SETTINGS, *settings],
                           keeper=True, **more)
+
+    @staticmethod
+    def ask(path, *words):
+        return harness.run([harness.program("tools/peercachectl"), "--socket", path, *words],
+                           capture_output=True, text=True)
 
     def client(self, command, engines, i, name, first, count, *more):
         """Starts `kept` for `count` pages through engine i."""
@@ -242,14 +220,13 @@ class Pages(Restart):
         gone = {"FDSTORE": "8", "LISTEN_FDNAMES": "clients:keeper:warm"}
         for stored, status in (({}, 1), ({"FDSTORE": "0"}, 1), ({"FDSTORE": "8"}, 0), (gone, 1)):
             path = os.path.join(self.folder, f"{len(stored)}{status}.sock")
-            with subprocess.Popen([sys.executable, "-c", OLD_ENGINE, path,
+            with subprocess.Popen([sys.executable, "-c", harness.OTHER_PROTOCOL, path,
                                    harness.program("engine/peercache-engine"), "--set",
                                    f"engine.socket={path}", *next_one], text=True,
                                   env={**environment, **stored}, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL) as keeper:
                 old = int(keeper.stdout.readline())
-                done = harness.run([harness.program("tools/peercachectl"), "--socket", path,
-                                    "--json", "restart"], capture_output=True, text=True)
+                done = self.ask(path, "--json", "restart")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(old, signal.SIGKILL)
                 keeper.terminate()
@@ -261,6 +238,35 @@ class Pages(Restart):
             else:
                 self.assertEqual((got["pid_before"], got["pid"]), (old, keeper.pid))
                 self.assertNotIn("pages_before", got)
+                self.assertEqual(got["pages_adopted"], 0)
+                self.assertIn("restart the engine with its newer program", got["seen"])
+            self.assertRegex(done.stderr, rf"the engine \(pid {old}\) gives no report: the engine "
+                             r"speaks version \d+ of the client protocol, this library version \d")
+
+    def test_the_command_tells_of_a_next_engine_of_another_version(self):
+        """As the `peercachectl` of before an upgrade sees the engine of after it."""
+        path = os.path.join(self.folder, "engine.sock")
+        other = [sys.executable, "-c", harness.OTHER_PROTOCOL, path]
+        for json_option in ([], ["--json"]):
+            with subprocess.Popen([*other, *other], env={**os.environ, "FDSTORE": "8"}, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as keeper:
+                pids = [int(keeper.stdout.readline())]
+                done = self.ask(path, *json_option, "restart")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pids[0], signal.SIGKILL)
+                pids.append(int(keeper.stdout.readline() or 0))
+                os.kill(pids[1] or keeper.pid, signal.SIGKILL)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stderr, rf"the next engine \(pid {pids[1]}\) gives no report: "
+                             r"the engine speaks version \d+ of the client protocol")
+            if json_option:
+                got = json.loads(done.stdout)
+                self.assertEqual([got["pid_before"], got["pid"]], pids)
+                self.assertEqual({"life", "pages_adopted"} & set(got), set())
+                self.assertIn("speaks version", got["seen"])
+            else:
+                self.assertRegex(done.stdout,
+                                 rf"^restarted in [\d.]+ s: pid {pids[0]} -> {pids[1]}\n$")
 
     def test_a_removed_or_evicted_page_does_not_come_back(self):
         engines = self.begin(1, "8MiB")

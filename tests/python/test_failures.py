@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -176,12 +177,12 @@ class Results(FailureTest):
 
 
 class Errors(FailureTest):
-    def test_a_text_that_was_cut_within_a_character_is_told(self):
+    def test_a_text_that_is_cut_ends_with_a_whole_character(self):
         with self.assertRaises(OSError) as raised:
             Session("\u00e9" * 300)
         self.assertEqual(raised.exception.errno, errno.ENAMETOOLONG)
-        self.assertIn("the socket path \u00e9", raised.exception.strerror)
-        self.assertEqual(raised.exception.strerror[-1], "\ufffd")
+        self.assertIn("is longer than 107 bytes: \u00e9", raised.exception.strerror)
+        self.assertEqual(raised.exception.strerror[-5:], "\u00e9 ...")
 
     def test_calls_of_a_closed_session_tell_that_it_is_closed(self):
         session = Session(self.engines.sockets[0])
@@ -223,6 +224,42 @@ class Long(FailureTest):
         self.assertEqual(store.batch_exists(keys), count)
         self.assertEqual(store.batch_exists_v2(keys).kv_hit_pages, count)
         self.assertEqual(store.counts()["errors"], {})
+
+
+class Protocol(harness.ClusterTest):
+    def test_a_store_outlives_an_engine_of_another_protocol_and_tells_of_it_once(self):
+        engines = self.start(1, pool_bytes="16MiB", settings=SETTINGS)
+        store = PeerCacheStore(config((0, 5, 18), {
+            "engine_socket": engines.sockets[0], "engine_start": False, "interface_v1": 1}), {})
+        self.addCleanup(store.close)
+        pool, keys = Pool(8, [4096]), [f"{i:064x}" for i in range(8)]
+        store.register_mem_pool_host(pool)
+
+        def put():
+            return all(store.batch_set_v1(keys, pool.indices(range(8))))
+        self.assertTrue(put())
+        self.assertEqual(store.counts()["refusal"], "")
+        engines.kill(0, signal.SIGTERM)
+        with self.assertLogs("peercache", logging.INFO) as logs:
+            with subprocess.Popen([sys.executable, "-c", harness.OTHER_PROTOCOL,
+                                   engines.sockets[0]], stdout=subprocess.PIPE, text=True) as other:
+                pid = int(other.stdout.readline())
+                harness.wait_for(lambda: put() or store.counts()["refusal"], 30, "a refusal")
+                tries = store.counts()["errors"]["gone"]
+                while store.counts()["errors"]["gone"] < tries + 64 * 8:
+                    self.assertFalse(put())
+                why = store.counts()["refusal"]
+                self.assertIn("restart the engine with its newer program", why)
+                os.kill(pid, signal.SIGKILL)
+            told = [line for line in logs.output if "gives no session" in line]
+            self.assertEqual(len(told), 1, logs.output)
+            self.assertTrue(told[0].startswith("ERROR") and told[0].endswith(why), told)
+            self.assertTrue(any("gone: " in line and why in line for line in logs.output))
+            engines.restart(0)
+            harness.wait_for(put, 30, "pages are stored again")
+            self.assertIn("is back after", logs.output[-1])
+        self.assertEqual(store.counts()["refusal"], "")
+        self.stop_cleanly(engines)
 
 
 class Prefixes(harness.ClusterTest):

@@ -251,7 +251,7 @@ static void run(struct call *c)
 				left, pc_error());
 			return;
 		}
-		session_tell_results(c->session, result, count);
+		session_tell_results(c->session, c->lane, result, count);
 		c->done += count;
 		if (c->leading && !all_hits(result, count))
 			return;

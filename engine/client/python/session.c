@@ -36,7 +36,7 @@ void session_enter(struct py_session *s)
 /*
  * Raises the subclass of OSError that the errno has, such as FileNotFoundError. Python 3.10
  * matches `except` with the type that is given here: that must be the type of the exception made.
- * The text may have been cut within a character.
+ * The text may have a path that is no UTF-8.
  */
 static PyObject *raise_text(int error, const char *text)
 {
@@ -246,6 +246,22 @@ static PyObject *session_attached(PyObject *self, PyObject *nothing)
 	return PyBool_FromLong(attached);
 }
 
+static PyObject *session_refusal(PyObject *self, PyObject *nothing)
+{
+	struct py_session *s = (struct py_session *)self;
+	struct pc *pc = hold(s);
+	const char *text;
+
+	(void)nothing;
+	if (!pc) {
+		PyErr_Clear();
+		return PyUnicode_FromString("");
+	}
+	text = pc_refusal(pc);
+	session_leave(s);
+	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
@@ -397,6 +413,8 @@ static PyMethodDef methods[] = {
 		"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
 	{"inherited", session_inherited, METH_NOARGS,
 		"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
+	{"refusal", session_refusal, METH_NOARGS,
+		"refusal() -> str: what an engine answered that gives this process no session any more, such as one of another version; '' while attached, or if none answered. Does not block. Any thread."},
 	{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
 		"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
 	{"failures", session_failures, METH_NOARGS,
@@ -421,8 +439,7 @@ static PyMethodDef methods[] = {
 		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 	{"remove", batch_remove, METH_VARARGS,
 		"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
-	{"clear", session_clear,
-		METH_VARARGS, "clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, EIO if the disk did not record it, ENOTCONN without an engine and in a child of fork()."},
+	{"clear", session_clear, METH_VARARGS, "clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, EIO if the disk did not record it, ENOTCONN without an engine and in a child of fork()."},
 	{NULL, NULL, 0, NULL},
 };
 

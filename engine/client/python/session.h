@@ -31,7 +31,7 @@ enum outcome {
 	OUTCOMES
 };
 
-#define OUTCOME_TEXT_BYTES 512
+#define OUTCOME_TEXT_BYTES 512 /* as long as any text of the library */
 
 /* The pages with one outcome. */
 struct told {
@@ -109,7 +109,8 @@ unsigned rest_ms(uint64_t end_ms);
 /* Adds `pages` pages of one call with this outcome. `text`: what is wrong, or "". */
 void session_tell(struct py_session *s, unsigned outcome, size_t pages, const char *text);
 /* session_tell() for each result of a batch; right after the batch, in its thread. */
-void session_tell_results(struct py_session *s, const enum pc_result *result, size_t count);
+void session_tell_results(
+	struct py_session *s, const struct lane *lane, const enum pc_result *result, size_t count);
 /* Ends a running call. */
 void session_leave(struct py_session *s);
 /* Called first by every method, with the interpreter's lock: notices a fork(). */

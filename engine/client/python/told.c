@@ -3,6 +3,7 @@
  * What came of the pages of all calls: how many had each outcome, and the text about the last one.
  * The store logs and counts every outcome but hit and miss from here. Any thread; session.lock.
  */
+#include "config/text_fit.h"
 #include "engine/client/python/session.h"
 
 #include <stdio.h>
@@ -50,7 +51,7 @@ static void tell(struct told *told, size_t pages, const char *text)
 {
 	told->pages += pages;
 	told->calls++;
-	snprintf(told->text, sizeof(told->text), "%s", text);
+	text_fit(told->text, sizeof(told->text), "%s", text);
 }
 
 void session_tell(struct py_session *s, unsigned number, size_t pages, const char *text)
@@ -60,7 +61,8 @@ void session_tell(struct py_session *s, unsigned number, size_t pages, const cha
 	pthread_mutex_unlock(&s->lock);
 }
 
-void session_tell_results(struct py_session *s, const enum pc_result *result, size_t count)
+void session_tell_results(
+	struct py_session *s, const struct lane *lane, const enum pc_result *result, size_t count)
 {
 	size_t pages[PC_PENDING + 1] = {0};
 
@@ -69,8 +71,12 @@ void session_tell_results(struct py_session *s, const enum pc_result *result, si
 	pthread_mutex_lock(&s->lock);
 	for (unsigned r = 0; r <= PC_PENDING; r++)
 		if (pages[r])
-			/* only for an invalid page does the library have a text of its own */
-			tell(&s->told[r], pages[r], r == PC_INVALID ? pc_error() : "");
+			/* the library has a text of its own for invalid pages, and then for those
+			 * that an engine refused */
+			tell(&s->told[r], pages[r],
+				r == PC_INVALID ? pc_error()
+				: r == PC_GONE  ? pc_refusal(lane->pc)
+						: "");
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -78,7 +84,7 @@ void session_tell_results(struct py_session *s, const enum pc_result *result, si
 static bool put_told(PyObject *dict, unsigned number, const struct told *told)
 {
 	const char *text = told->text[0] ? told->text : outcome_text(number);
-	/* the engine's text may be cut within a character */
+	/* the text may have a path that is no UTF-8 */
 	PyObject *row = Py_BuildValue("(KKN)", (unsigned long long)told->pages,
 		(unsigned long long)told->calls,
 		PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));

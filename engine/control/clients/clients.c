@@ -25,9 +25,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "config/log.h"
 #include "config/passed_fds.h"
+#include "config/text_fit.h"
 #include "engine/control/clients/clients_inner.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 #include "numa/limit.h"
 
@@ -131,7 +135,7 @@ void session_fail(struct session *s, int status, const char *text)
 {
 	struct attach_reply reply = {.status = status};
 
-	snprintf(reply.text, sizeof(reply.text), "%s", text);
+	text_fit(reply.text, sizeof(reply.text), "%s", text);
 	session_request_end(s, &reply, NULL, 0);
 }
 
@@ -154,6 +158,30 @@ void session_reply_told(struct session *s, uint64_t a, uint64_t b)
 	s->control->clients->waits_told++;
 }
 
+/*
+ * A process that is refused tries again several times a second, for as long as it runs: the log has
+ * it once for each reason. Processes of other PID namespaces have no number here and count as one.
+ */
+static bool refusal_is_new(struct clients *clients, const struct session *s)
+{
+	struct client_refusal *oldest = clients->refusal;
+	uint64_t reason = XXH3_64bits(s->refusal, strlen(s->refusal)), now_ns = net_now(), tried_ns;
+
+	for (unsigned i = 0; i < CLIENT_REFUSALS; i++) {
+		struct client_refusal *r = &clients->refusal[i];
+
+		if (r->tried_ns && r->pid == s->pid && r->reason == reason) {
+			tried_ns = r->tried_ns;
+			r->tried_ns = now_ns;
+			return now_ns - tried_ns >= CLIENT_REFUSAL_NS;
+		}
+		if (r->tried_ns < oldest->tried_ns)
+			oldest = r;
+	}
+	*oldest = (struct client_refusal){s->pid, reason, now_ns};
+	return true;
+}
+
 __attribute__((format(printf, 3, 4))) static void session_refuse(
 	struct session *s, int status, const char *format, ...)
 {
@@ -161,10 +189,11 @@ __attribute__((format(printf, 3, 4))) static void session_refuse(
 
 	s->refuse = status;
 	va_start(args, format);
-	vsnprintf(s->refusal, sizeof(s->refusal), format, args);
+	text_vfit(s->refusal, sizeof(s->refusal), format, args);
 	va_end(args);
 	s->control->counter[COUNTER_clients_refused]++;
-	log_warn("clients: process %d is refused: %s", (int)s->pid, s->refusal);
+	if (refusal_is_new(s->control->clients, s))
+		log_warn("clients: process %d is refused: %s", (int)s->pid, s->refusal);
 }
 
 /* ---- the first request ----------------------------------------------------------------------- */
@@ -323,30 +352,36 @@ static void session_report_request(struct session *s)
  * another protocol, the session ends.
  */
 static int session_request_check(
-	const struct attach_request *r, unsigned fds, char *text, size_t bytes)
+	const struct attach_request *r, size_t received, unsigned fds, char *text, size_t bytes)
 {
 	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
 	unsigned most = r->kind == ATTACH_HELLO ? 1 : expected;
 
 	if (r->magic != ATTACH_MAGIC) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"magic number %08" PRIx32
 			" is not that of this protocol; connect with libpeercache",
 			r->magic);
 		return -EPROTO;
 	}
 	if (r->version != ABI_VERSION) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"the library has version %u of the client protocol, the engine version %u; use the libpeercache that came with this engine, or restart the engine with its newer program",
 			r->version, ABI_VERSION);
 		return -EPROTO;
 	}
+	if (received != sizeof(*r)) {
+		text_fit(text, bytes,
+			"a request has %zu bytes, this one has %zu%s; connect with libpeercache",
+			sizeof(*r), received, received > sizeof(*r) ? " or more" : "");
+		return -EPROTO;
+	}
 	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REPORT) {
-		snprintf(text, bytes, "request kind %u does not exist", r->kind);
+		text_fit(text, bytes, "request kind %u does not exist", r->kind);
 		return -EINVAL;
 	}
 	if (fds < expected || fds > most) {
-		snprintf(text, bytes,
+		text_fit(text, bytes,
 			"request kind %u takes %u file descriptors; %u%s were received", r->kind,
 			expected, fds, fds > PASSED_FDS_MAX ? " or more" : "");
 		return -EINVAL;
@@ -354,11 +389,14 @@ static int session_request_check(
 	return 0;
 }
 
-/* Serves s->request and takes ownership of `fd` (-1: the request had no descriptor). */
-static void session_serve(struct session *s, int fd, unsigned fd_count)
+/*
+ * Serves s->request, of which `received` bytes came, and takes ownership of `fd` (-1: the request
+ * had no descriptor).
+ */
+static void session_serve(struct session *s, size_t received, int fd, unsigned fd_count)
 {
 	char text[224]; /* as much as attach_reply.text */
-	int rc = session_request_check(&s->request, fd_count, text, sizeof(text));
+	int rc = session_request_check(&s->request, received, fd_count, text, sizeof(text));
 
 	/* only a session that holds nothing yet is refused; another one ends as a whole */
 	if (!s->id && !s->refuse && rc == -EPROTO)
@@ -367,7 +405,7 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
 		session_admit(s);
 	if (s->refuse) {
 		rc = s->refuse;
-		snprintf(text, sizeof(text), "%s", s->refusal);
+		text_fit(text, sizeof(text), "%s", s->refusal);
 	}
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, fd);
@@ -448,13 +486,7 @@ static void session_on_readable(evutil_socket_t socket, short what, void *contex
 	memset(&s->request, 0, sizeof(s->request));
 	memcpy(&s->request, buffer,
 		(size_t)n < sizeof(s->request) ? (size_t)n : sizeof(s->request));
-	if (n == sizeof(s->request)) {
-		session_serve(s, fd, fds);
-		return;
-	}
-	closer_take(s->control->clients->closer, fd);
-	session_fail(s, -EPROTO, "a request has 32 bytes");
-	session_end(s, "a request of the wrong size");
+	session_serve(s, (size_t)n, fd, fds);
 }
 
 /* ---- start and end of a session -------------------------------------------------------------- */

@@ -45,6 +45,10 @@
 #define CLIENT_REFUSED_MAX 8u
 #define CLIENT_PLACES (SESSIONS_MAX + CLIENT_SILENT_MAX + CLIENT_REFUSED_MAX)
 #define CLIENT_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
+/* refused processes that are remembered, so that the log has each once */
+#define CLIENT_REFUSALS SESSIONS_MAX
+/* one that has not tried for this time is another one: its number is used again */
+#define CLIENT_REFUSAL_NS 60000000000ull
 #define CLIENT_REGION_BYTES_MAX (1ull << 40)
 #define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
 /* a client process with this number of slots in quarantine gets no more credits */
@@ -203,6 +207,13 @@ struct client_access {
 	uint32_t unknown_user, unknown_group;
 };
 
+/* A process that was refused. */
+struct client_refusal {
+	pid_t pid;
+	uint64_t reason; /* hash of the text */
+	uint64_t tried_ns; /* time of its last try; 0: this place is free */
+};
+
 struct clients {
 	struct control *control;
 	struct client_access access;
@@ -215,6 +226,7 @@ struct clients {
 			struct session *refused[CLIENT_REFUSED_MAX];
 		};
 	};
+	struct client_refusal refusal[CLIENT_REFUSALS];
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;

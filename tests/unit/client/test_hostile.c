@@ -275,14 +275,16 @@ static void an_unknown_status_of_the_control_plane_is_no_hit(void **state)
 	assert_int_equal(result, PC_INVALID);
 }
 
-static void a_refusing_engine_is_asked_at_a_limited_rate(void **state)
+static void a_refusing_engine_is_asked_at_a_limited_rate_and_its_answer_kept(void **state)
 {
 	uint64_t start_ns;
+	char *json;
 
 	(void)state;
 	fake_die(&fake);
 	while (exists_one("key-1", 100) != PC_GONE)
 		usleep(1000);
+	assert_string_equal(pc_refusal(pc), "");
 	LET(version, ABI_VERSION + 1);
 	LET(hellos, 0);
 	fake_revive(&fake);
@@ -292,7 +294,25 @@ static void a_refusing_engine_is_asked_at_a_limited_rate(void **state)
 		rig_pass_ms(1);
 	}
 	assert_in_range(SEEN(hellos), 1, 1 + (clock_monotonic_ns() - start_ns) / REATTACH_NS);
+	while (!*pc_refusal(pc)) /* a call may have ended at its deadline, before the answer */
+		usleep(1000);
+	assert_non_null(strstr(pc_refusal(pc), "restart the engine with its newer program"));
+	assert_string_equal(pc_refusal(pc), pc_error());
+	assert_int_equal(pc_report(pc, &json), -ENOTCONN);
+	assert_non_null(strstr(pc_error(), "speaks version"));
+	/* without an engine the answer of the former one is no reason any more */
+	fake_die(&fake);
+	while (*pc_refusal(pc))
+		(void)exists_one("key-1", 100);
+	/* and one of this version has the process back */
+	LET(version, ABI_VERSION + 1);
+	fake_revive(&fake);
+	while (!*pc_refusal(pc))
+		(void)exists_one("key-1", 100);
 	LET(version, ABI_VERSION);
+	while (exists_one("key-1", 1000) != PC_MISS)
+		usleep(1000);
+	assert_string_equal(pc_refusal(pc), "");
 }
 
 int main(void)
@@ -308,7 +328,7 @@ int main(void)
 		RIG_TEST(a_channel_with_a_short_segment_or_a_surplus_file_is_refused),
 		RIG_TEST(a_repeated_answer_completes_no_other_page),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
-		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate),
+		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate_and_its_answer_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -432,6 +432,7 @@ class Attachment:
         session: the session; None after close().
         clients: the shared lock on .clients; None: none.
         lost_at: time.monotonic() when the loss of the engine was noticed; None: attached.
+        refusal: what an engine that is there answered since then, as it was logged; "": nothing.
         look_at: time.monotonic() of the next check for the engine.
     """
 
@@ -448,6 +449,7 @@ class Attachment:
         self.config = config
         self.lock = threading.Lock()
         self.lost_at: Optional[float] = None
+        self.refusal = ""
         self.look_at = 0.0
         self._open()
         warn_of_differences(config, self.session)
@@ -498,7 +500,7 @@ class Attachment:
             starting.release()
 
     def look(self) -> None:
-        """Logs each loss and each return of the engine once.
+        """Logs each loss and each return of the engine once, and why one that is there refuses.
 
         The store calls it before each call: it costs little, because it checks at most every
         LOOK_SECONDS while the engine is attached.
@@ -508,17 +510,23 @@ class Attachment:
             return
         self.look_at = now + LOOK_SECONDS
         session = self.session
-        if session is None or session.inherited() or \
-                session.attached() == (self.lost_at is None):
+        if session is None or session.inherited():
+            return
+        refusal = "" if self.lost_at is None else session.refusal()
+        if session.attached() == (self.lost_at is None) and refusal in ("", self.refusal):
             return
         with self.lock:
+            if refusal not in ("", self.refusal):
+                self.refusal = refusal
+                logger.error("peercache: the engine at %s gives no session, pages are misses "
+                             "until one does: %s", self.config.engine_socket, refusal)
             there = session.attached()  # another thread may have logged the change meanwhile
             if self.session is None or there == (self.lost_at is None):
                 return
             if there:
                 logger.info("peercache: the engine at %s is back after %.1f s",
                             self.config.engine_socket, time.monotonic() - self.lost_at)
-                self.lost_at = None
+                self.lost_at, self.refusal = None, ""
             else:
                 self.lost_at = time.monotonic()
                 logger.warning("peercache: the engine at %s is gone: pages are misses until it "

@@ -245,17 +245,18 @@ class PeerCacheStore(HiCacheStorage):
     def counts(self) -> dict[str, Any]:
         """Counters since the store was made, for people and tests.
 
-        Returns a dict: the numbers of Session.counts() (calls, pages, bytes) and three more
+        Returns a dict: the numbers of Session.counts() (calls, pages, bytes) and four more
         entries. "errors": number of errors by method, and of pages by every result that is neither
         a hit nor a miss ("timeout", "no_channel", ...). "memory": number of pools by the way in
         which the engine reaches them (shm, copy or mixed). "paths": that way, by name of the
-        pool. Any thread.
+        pool. "refusal": what an engine answered that gives no session any more, or "". Any thread.
         """
         counts: dict[str, Any] = dict(self._session.counts())
         counts["errors"] = {**self._errors, **{name: pages for name, (pages, _, _) in
                                                self._session.failures().items()}}
         counts["memory"] = dict(self._memory.counts)
         counts["paths"] = dict(self._memory.paths)
+        counts["refusal"] = self._session.refusal()
         return counts
 
     # ---- pools --------------------------------------------------------------------------------

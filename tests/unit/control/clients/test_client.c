@@ -56,6 +56,15 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 	assert_int_equal(control.clients->sessions, 0);
 }
 
+static unsigned lines_of(const char *text)
+{
+	unsigned lines = 0;
+
+	for (; (text = strchr(text, '\n')); text++)
+		lines++;
+	return lines;
+}
+
 static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 {
 	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
@@ -88,6 +97,26 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 		close(fd);
 	}
 	assert_int_equal(control.counter[COUNTER_clients_refused], 2);
+	assert_int_equal(lines_of(logged), 2);
+	/* a request of another length says the same, and the process is in the log once for it */
+	for (unsigned i = 0; i < 2; i++) {
+		fd = dial();
+		send_raw(fd, &r, sizeof(r) - 8 * i - 8, NULL, 0);
+		pump();
+		assert_true(receive(fd, &a));
+		assert_non_null(strstr(a.reply.text, "has version 77 of the client protocol"));
+		close(fd);
+	}
+	assert_int_equal(control.counter[COUNTER_clients_refused], 4);
+	log_flush();
+	assert_int_equal(lines_of(logged), 2);
+	/* one that has not tried for a while may be another one with its number */
+	control.clients->refusal[1].tried_ns -= CLIENT_REFUSAL_NS;
+	fd = dial();
+	assert_true(ask(fd, r, NULL, 0, &a));
+	close(fd);
+	log_flush();
+	assert_int_equal(lines_of(logged), 3);
 	log_test_capture(NULL, 0);
 	for (size_t n = 1; n <= sizeof(r) + 1; n += sizeof(r) / 2 - 1) {
 		char bytes[sizeof(r) + 1];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * peercache-bench get, set, exists: measures how fast one client process gets, sets or looks up
- * pages. The other commands are those of the Python package: bench_python(). Each thread
+ * pages. `policy` is in bench_policy.c. The other commands are those of the Python package:
+ * bench_python(). Each thread
  * has its own channel to the first engine. Pages to read are stored through the last engine before
  * the measurement starts, so with two sockets the gets are remote and with one socket local.
  *
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/limits.h"
+#include "tools/bench_policy.h"
 #include "tools/common.h"
 
 /* a channel each */
@@ -81,6 +83,10 @@ static const char help[] =
 	"The client library, in C, against running engines of this host, with the options below:\n"
 	"  get, set, exists  prints pages/s, GB/s, latency of a call, and the ratio to memcpy of\n"
 	"                    the same pages\n\n"
+	"Without engines:\n"
+	"  policy            how many hits pools of given sizes have on a trace of requests, and\n"
+	"                    beside the engine's eviction other policies and the optimum; it has\n"
+	"                    its own --help\n\n"
 	"Options:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
@@ -112,7 +118,8 @@ static const char help[] =
 	"  $ peercache-bench suite --device-name mlx5_0 --concurrencies 1,2,4,8 --tag rdma\n"
 	"  $ peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000\n"
 	"  $ peercache-bench get --sockets /tmp/a.sock,/tmp/b.sock --page-bytes 4KiB --batch 128\n"
-	"  $ peercache-bench exists --batch 128 --threads 2\n";
+	"  $ peercache-bench exists --batch 128 --threads 2\n"
+	"  $ peercache-bench policy conversation_trace.jsonl --pool 10% --l2 2%\n";
 
 /* ---- the program in Python ------------------------------------------------------------------- */
 
@@ -555,6 +562,8 @@ int main(int argc, char **argv)
 
 	tool_begin();
 	bench_stop_default();
+	if (argc > 1 && !strcmp(argv[1], "policy"))
+		return bench_policy(argc - 1, argv + 1);
 	bench_python(argc, argv);
 	parse(&b, argc, argv, &list);
 	b.pages = b.working_set / b.page_bytes;

@@ -22,7 +22,6 @@
  * maximum number of slots that one call of evict_refill() makes room for; the next turn continues
  */
 #define EVICT_BURST 512u
-#define EVICT_AHEAD_SHARE 8u /* see EVICT_AHEAD_MIN */
 /*
  * Once a credit request has waited, demand enlarges the reserve up to 1/EVICT_DEMAND_SHARE of the
  * class. An evicted slot rests before it is reused, so a class that is filled within two limbo
@@ -135,12 +134,8 @@ void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, u
 static uint32_t class_ahead_slots(struct evict_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
-	uint64_t ahead = capacity / 50, demand = class->demand;
+	uint64_t ahead = evict_reserve(capacity), demand = class->demand;
 
-	if (ahead < EVICT_AHEAD_MIN)
-		ahead = EVICT_AHEAD_MIN;
-	if (ahead > capacity / EVICT_AHEAD_SHARE)
-		ahead = capacity / EVICT_AHEAD_SHARE;
 	if (demand <= ahead)
 		class->waited = false;
 	if (!class->waited || capacity < EVICT_DEMAND_SLOTS_MIN)

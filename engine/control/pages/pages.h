@@ -249,10 +249,17 @@ uint64_t pool_limbo_left_ns(struct pool *pool);
 /* ---- eviction: how many slots each page size needs ------------------------------------------- */
 
 /*
- * The reserve of free slots of a size class without demand: 2 % of the class, at least this number,
- * and at most 1/EVICT_AHEAD_SHARE of the class (evict.c).
+ * The reserve of free slots of a size class without demand: 2 % of the class, at least
+ * EVICT_AHEAD_MIN, and at most 1/EVICT_AHEAD_SHARE of the class.
  */
 #define EVICT_AHEAD_MIN 64u
+#define EVICT_AHEAD_SHARE 8u
+static inline uint64_t evict_reserve(uint64_t slots)
+{
+	uint64_t ahead = slots / 50 > EVICT_AHEAD_MIN ? slots / 50 : EVICT_AHEAD_MIN;
+
+	return ahead < slots / EVICT_AHEAD_SHARE ? ahead : slots / EVICT_AHEAD_SHARE;
+}
 
 /* maximum number of batches of evicted slots in limbo that a page size counts separately */
 #define EVICT_RESTS 16u

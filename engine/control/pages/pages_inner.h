@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of this room call of each other, beside pages.h; no product file outside the room
- * includes this header. The control plane's thread only.
+ * What the files of this room call of each other, beside pages.h. Of the product's files outside
+ * the room, only tools/bench_policy.c includes this header: it runs a pool without an engine. The
+ * control plane's thread only.
  */
 #ifndef CONTROL_PAGES_INNER_H
 #define CONTROL_PAGES_INNER_H

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-peercache-bench policy: its policies against traces whose hits were counted by hand, its optimum
-against a search of all choices, the engine's pool beside the others.
+peercache-bench policy: its policies against traces whose hits were counted by hand and against
+their papers, its optimum against a search of all choices, the engine's pool beside the others.
+$SEED: that of random traces.
 
     test_bench_policy.py PEERCACHE-BENCH
 """
@@ -63,6 +64,88 @@ def most_hits(requests, blocks, l2_blocks):
     return max(states.values())
 
 
+def slru_hits(uses, size):
+    new, again, sum_hits = [], [], 0  # the newest last
+    for block in uses:
+        if block in new + again:
+            sum_hits += 1
+            (new if block in new else again).remove(block)
+            again.append(block)
+            if len(again) > size // 2:
+                new.append(again.pop(0))
+        else:
+            new.append(block)
+            if len(new) + len(again) > size:
+                new.pop(0)
+    return sum_hits
+
+
+def s3fifo_hits(uses, size):
+    small, main, gone, count, sum_hits = [], [], [], {}, 0
+
+    def evict():
+        if len(small) >= max(1, size // 10):
+            while small:
+                block = small.pop(0)
+                if count[block] > 1:
+                    main.append(block)
+                    count[block] = 0
+                else:
+                    gone.append(block)
+                    del gone[:-size]
+                    return
+        while count[main[0]]:
+            count[main[0]] -= 1
+            main.append(main.pop(0))
+        main.pop(0)
+
+    for block in uses:
+        if block in small + main:
+            sum_hits += 1
+            count[block] = min(3, count[block] + 1)
+            continue
+        if len(small) + len(main) == size:
+            evict()
+        (main if block in gone else small).append(block)
+        gone = [b for b in gone if b != block]
+        count[block] = 0
+    return sum_hits
+
+
+def arc_hits(uses, size):
+    t1, t2, b1, b2, target, sum_hits = [], [], [], [], 0, 0  # the names of the paper
+
+    def replace(in_b2):
+        if t1 and (len(t1) > target or (in_b2 and len(t1) == target)):
+            b1.append(t1.pop(0))
+        else:
+            b2.append(t2.pop(0))
+
+    for block in uses:
+        if block in t1 + t2:
+            sum_hits += 1
+            (t1 if block in t1 else t2).remove(block)
+            t2.append(block)
+            continue
+        full = len(t1) + len(t2) == size
+        if block in b1:
+            target = min(size, target + max(1, len(b2) // len(b1)))
+        elif block in b2:
+            target = max(0, target - max(1, len(b1) // len(b2)))
+        elif len(t1) + len(b1) == size:
+            full = full and len(t1) < size
+            (b1 if len(t1) < size else t1).pop(0)
+        elif len(t1) + len(t2) + len(b1) + len(b2) == 2 * size:
+            b2.pop(0)
+        if full:
+            replace(block in b2)
+        (t2 if block in b1 + b2 else t1).append(block)
+        for ghosts in (b1, b2):
+            if block in ghosts:
+                ghosts.remove(block)
+    return sum_hits
+
+
 class Policy(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -89,6 +172,23 @@ class Policy(unittest.TestCase):
         writes = trace["cells"][0]["write_ratio"]["lru"] * trace["blocks"]
         self.assertEqual(round(writes), 16 - 7)
 
+    def test_policies_are_those_of_their_papers(self):
+        seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+        choose, uses, paths = random.Random(seed), {}, []
+        for i in range(30):
+            # 40 blocks, some of which are used often; others are used by turns
+            made = list(range(40)) + [
+                choose.choice([choose.randrange(5), choose.randrange(40), use % 30])
+                for use in range(400)]
+            paths.append(self.trace([[block] for block in made], f"trace{i}"))
+            uses[paths[-1]] = made
+        for trace in results(*paths, "--hosts", 1, "--l2", "0%", "--pool", "20%,60%"):
+            for cell, size in zip(trace["cells"], (8, 24)):
+                for name, model in (("slru", slru_hits), ("s3fifo", s3fifo_hits),
+                                    ("arc", arc_hits)):
+                    with self.subTest(seed=seed, trace=trace["trace"], policy=name, size=size):
+                        self.assertEqual(hits(trace, cell, name), model(uses[trace["trace"]], size))
+
     def test_the_last_page_of_a_prompt_leaves_first(self):
         # 2 of 4 blocks fit: of 0 1 2, the head 0 1 stays, and the second request hits it
         path = self.trace([[0, 1, 2], [0, 1, 3]])
@@ -113,7 +213,7 @@ class Policy(unittest.TestCase):
         self.assertEqual(hits(trace, cell, "lru"), 1 + 3)
 
     def test_the_optimum_is_that_of_all_choices(self):
-        seed = random.randrange(1 << 30)
+        seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
         choose, requests, paths = random.Random(seed), {}, []
         for i in range(40):
             # prompts are paths in a tree of 7 blocks, 1 and 2 below 0

@@ -123,10 +123,11 @@ class Truth(unittest.TestCase):
         build = cluster.default_build()
         helps = {}
         for name in ("engine/peercache-engine", "engine/peercache-keeper", "tools/peercachectl",
-                     "tools/peercache-bench"):
+                     "tools/peercache-bench", "tools/peercache-bench policy"):
+            program, *command = name.split()
             helps[os.path.basename(name)] = subprocess.run(
-                [cluster.find_program(build, name), "--help"], capture_output=True, text=True,
-                check=True).stdout
+                [cluster.find_program(build, program), *command, "--help"], capture_output=True,
+                text=True, check=True).stdout
         helps["peercache-setup-host"] = subprocess.run(
             [os.path.join(ROOT, "tools", "setup-host"), "--help"], capture_output=True, text=True,
             check=True).stdout
@@ -139,7 +140,7 @@ class Truth(unittest.TestCase):
     def options(self, helps, words):
         program = None
         for word in words:
-            program = word if word in helps else program
+            program = next((name for name in (f"{program} {word}", word) if name in helps), program)
             if program and word.startswith("--") and len(word) > 2:
                 self.assertIn(word, helps[program], f"{program}: {words}")
 

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/log.h"
 #include "engine/control/pages/pages_inner.h"
 #include "tools/common.h"
 #include "tools/trace.h"
@@ -473,7 +474,7 @@ static void trace_run(struct lab *lab, const char *path, json_object *traces)
 	if (path)
 		trace_load(path, requests, &lab->trace);
 	else
-		trace_generate(requests ? requests : 10000, lab->seed, &lab->trace);
+		trace_generate(requests ? requests : 2000, lab->seed, &lab->trace);
 	requests = lab->trace.requests;
 	lab->block = trace_number(&lab->trace, &lab->blocks);
 	lab->at = calloc(2ull * (requests + lab->blocks) + lab->trace.blocks, sizeof(*lab->at));
@@ -529,7 +530,7 @@ static const char help[] =
 	"  --policy LIST   engine, lru, clock, slru (half for blocks that were used again),\n"
 	"                  s3fifo, arc, optimum (knows the future; one pool for all hosts)\n"
 	"  --seeds N       with several hosts: assign requests to hosts N times (default 3)\n"
-	"  --requests N    replay at most N requests of a trace, or generate N (10000)\n"
+	"  --requests N    replay at most N requests of a trace, or generate N (2000)\n"
 	"  --seed S        first seed of hosts, and that of a generated trace (default 1)\n"
 	"  --json FILE     also write the results as JSON (\"-\": only JSON, to standard output)\n"
 	"  --help          print this text\n\n"
@@ -615,6 +616,7 @@ int bench_policy(int argc, char **argv)
 		.seed = 1};
 	json_object *o = json_object_new_object(), *traces = json_object_new_array();
 
+	log_level_set(LOG_WARN); /* not of the time that a large pool takes to open */
 	parse(&lab, argc, argv);
 	for (int i = optind; i < argc || i == optind; i++)
 		trace_run(&lab, i < argc ? argv[i] : NULL, traces);

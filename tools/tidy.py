@@ -86,7 +86,7 @@ MATRIX = {
     "tools": ["tools", "engine/client", "engine/abi", "config"],
     "tools/ctl_doctor.c": ["tools", "engine/client", "engine/abi", "engine/doctor/doctor.h",
                            "config"],
-    "tools/bench_policy.c": ["tools", "engine/control/pages/pages_inner.h"],
+    "tools/bench_policy.c": ["tools", "engine/control/pages/pages_inner.h", "config"],
     "tests": ["tests", "config", "numa", "dv", "engine", "tools"],
     "perf": ["perf", "config", "numa", "dv", "engine", "tools", "tests/nic_stub.h",
              "tests/unit/client"],

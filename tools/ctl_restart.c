@@ -232,10 +232,11 @@ static void print_restarted(
 		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64, (double)ns / 1e9,
 			json_number(before, "pid"), json_number(after, "pid"));
 		if (now)
-			printf(", life %" PRId64 ", %" PRId64, json_number(now, "life"),
+			printf(", life %" PRId64 ", %" PRId64,
+				json_number(json_get(after, "figures"), "life"),
 				json_number(json_get(after, "counters"), "pages_adopted"));
 		if (now && then)
-			printf(" of %" PRId64, json_number(then, "pages"));
+			printf(" of %" PRId64, json_number(json_get(before, "figures"), "pages"));
 		printf("%s\n", now ? " pages adopted" : "");
 		return;
 	}

@@ -28,18 +28,26 @@ struct manifest {
 };
 static const char manifest_magic[8] = "PCFILE1";
 
+/* With what a result means and what to do, unless it is the answer to the question. */
 static void print_result(
-	const struct ctl_run *ctl, const char *key, const char *result, uint64_t bytes)
+	const struct ctl_run *ctl, const char *key, enum pc_result result, uint64_t bytes)
 {
+	const char *name = pc_result_name(result);
+	const char *why = result == PC_HIT || result == PC_MISS ? ""
+			  : result == PC_INVALID && *pc_error() ? pc_error()
+								: pc_result_text(result);
+
 	if (ctl->json) {
 		json_object *o = json_object_new_object();
 
 		add_text(o, "key", key);
-		add_text(o, "result", result);
+		add_text(o, "result", name);
+		if (*why)
+			add_text(o, "why", why);
 		add_number(o, "bytes", bytes);
 		json_object_array_add(ctl->results, o);
 	} else {
-		fprintf(stderr, "%s: %s\n", key, result);
+		fprintf(stderr, "%s: %s%s%s\n", key, name, *why ? ": " : "", why);
 	}
 }
 
@@ -187,11 +195,18 @@ int ctl_put(struct ctl_run *ctl, const char *key, const char *path)
 	result = chunks(ctl, pc_set, key, data, bytes);
 	if (result == PC_HIT)
 		result = manifest_call(ctl, pc_set, key, &manifest);
-	free(data);
+	/* the last pages of a file that is larger than the pools evict its first ones */
+	if (result == PC_HIT)
+		result = chunks(ctl, pc_exists, key, data, bytes) == PC_MISS ? PC_FULL : PC_HIT;
 	if (result == PC_HIT && !ctl->json)
 		printf("%s: stored %lu bytes\n", key, bytes);
 	else
-		print_result(ctl, key, pc_result_name(result), 0);
+		print_result(ctl, key, result, 0);
+	if (result != PC_HIT) {
+		manifest_call(ctl, pc_remove, key, &manifest);
+		chunks(ctl, pc_remove, key, data, bytes);
+	}
+	free(data);
 	return result == PC_HIT ? 0 : 1;
 }
 
@@ -205,7 +220,7 @@ int ctl_get(struct ctl_run *ctl, const char *key)
 	key_check(key);
 	result = manifest_get(ctl, key, &manifest);
 	if (result != PC_HIT) {
-		print_result(ctl, key, pc_result_name(result), 0);
+		print_result(ctl, key, result, 0);
 		return 1;
 	}
 	data = malloc(manifest.bytes + 1);
@@ -224,7 +239,7 @@ int ctl_get(struct ctl_run *ctl, const char *key)
 	}
 	free(data);
 	if (result != PC_HIT || ctl->json)
-		print_result(ctl, key, pc_result_name(result), manifest.bytes);
+		print_result(ctl, key, result, manifest.bytes);
 	return result == PC_HIT ? 0 : 1;
 }
 
@@ -235,7 +250,7 @@ int ctl_exists(struct ctl_run *ctl, const char *key)
 	key_check(key);
 	result = manifest_call(ctl, pc_exists, key, NULL);
 	if (ctl->json)
-		print_result(ctl, key, pc_result_name(result), 0);
+		print_result(ctl, key, result, 0);
 	else
 		printf("%s: %s\n", key, result == PC_HIT ? "yes" : pc_result_name(result));
 	return result == PC_HIT ? 0 : 1;
@@ -248,7 +263,7 @@ int ctl_rm(struct ctl_run *ctl, const char *key)
 	key_check(key);
 	result = remove_file(ctl, key);
 	if (ctl->json)
-		print_result(ctl, key, pc_result_name(result), 0);
+		print_result(ctl, key, result, 0);
 	else
 		printf("%s: %s\n", key, result == PC_HIT ? "removed" : pc_result_name(result));
 	return result == PC_HIT ? 0 : 1;

@@ -177,6 +177,24 @@ class Output(harness.ClusterTest):
         self.stop_cleanly(engines)
 
 
+class Files(harness.ClusterTest):
+    def test_what_cannot_be_kept_is_not_stored_and_leaves_nothing(self):
+        """The first pages of a file that is larger than the pool are evicted by its last ones."""
+        engines = self.start(1, pool_bytes="16MiB")
+        with tempfile.NamedTemporaryFile() as file:
+            file.truncate(64 << 20)
+            done = ctl(engines.sockets[0], "put", "large", file.name)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("large: full: the pools of this host have no room: raise engine.pool",
+                          done.stderr)
+            file.truncate(8 << 20)
+            done = ctl(engines.sockets[0], "put", "small", file.name)
+            self.assertEqual((done.returncode, done.stdout), (0, "small: stored 8388608 bytes\n"))
+            self.assertEqual(ctl(engines.sockets[0], "get", "small").returncode, 0)
+            self.assertEqual(engines.figure(0, "pages"), 9)  # 8 of the file, and its manifest
+        self.stop_cleanly(engines)
+
+
 class Words(harness.ClusterTest):
     def test_a_wrong_command_is_named_before_an_engine_is_asked(self):
         for words, said in ((("frobnicate",), "frobnicate: not a command"),

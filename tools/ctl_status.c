@@ -236,13 +236,44 @@ static void print_strangers(json_object *list, const char *who, const char *what
 			what);
 }
 
+/* Those that are not up first, then by name. */
+static int member_compare(const void *one, const void *other)
+{
+	json_object *a = *(json_object *const *)one, *b = *(json_object *const *)other;
+	bool a_up = !strcmp(json_text(a, "state"), "up"),
+	     b_up = !strcmp(json_text(b, "state"), "up");
+
+	return a_up != b_up ? a_up - b_up : strverscmp(json_text(a, "name"), json_text(b, "name"));
+}
+
+/* Sorts the two lists of members of a report, for the table and for --json. */
+static void members_sort(json_object *report)
+{
+	static const char *const lists[] = {"members", "members_down"};
+
+	for (unsigned i = 0; i < 2; i++)
+		if (json_length(json_get(report, lists[i])))
+			json_object_array_sort(json_get(report, lists[i]), member_compare);
+}
+
 static void print_members(json_object *report, bool links)
 {
 	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
 	json_object *figures = json_get(report, "figures");
-	int64_t unlisted = json_number(report, "members_unlisted") +
-			   json_number(report, "members_down_unlisted");
+	int64_t unlisted = json_number(report, "members_unlisted"),
+		down_unlisted = json_number(report, "members_down_unlisted");
+	size_t silent = 0;
 
+	members_sort(report);
+	for (size_t i = 0; i < json_length(up); i++)
+		silent += strcmp(json_text(json_at(up, i), "state"), "up") != 0;
+	printf("members: %zu down, %zu silent, %zu up\n", json_length(down) + (size_t)down_unlisted,
+		silent, json_length(up) + (size_t)unlisted - silent);
+	for (size_t i = 0; i < json_length(down); i++) {
+		print_member(json_at(down, i), "down");
+		if (links)
+			print_trial(json_at(down, i));
+	}
 	for (size_t i = 0; i < json_length(up); i++) {
 		json_object *member = json_at(up, i);
 
@@ -250,18 +281,13 @@ static void print_members(json_object *report, bool links)
 		if (links)
 			print_member_links(member);
 	}
-	for (size_t i = 0; i < json_length(down); i++) {
-		print_member(json_at(down, i), "down");
-		if (links)
-			print_trial(json_at(down, i));
-	}
 	print_strangers(json_get(report, "seeds_silent"), "seed", "leads to no member",
 		json_number(figures, "seeds_silent"));
 	print_strangers(json_get(report, "engines_refused"), "engine at", "is refused",
 		json_number(figures, "engines_refused"));
 	print_strangers(json_get(report, "former_nodes"), "PeerCache 0.8 at", "is no member", 0);
-	if (unlisted > 0)
-		printf("%lld more members are not listed\n", (long long)unlisted);
+	if (unlisted + down_unlisted > 0)
+		printf("%lld more members are not listed\n", (long long)(unlisted + down_unlisted));
 }
 
 int ctl_open(const struct ctl_run *ctl, struct pc **ret_pc)
@@ -296,6 +322,7 @@ static void print_members_json(json_object *report)
 	static const char *const counts[] = {"seeds_silent", "engines_refused"};
 	json_object *o = json_object_new_object(), *figures = json_object_new_object();
 
+	members_sort(report);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		json_object_object_add(o, names[i], json_object_get(json_get(report, names[i])));
 	for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
@@ -341,7 +368,6 @@ int ctl_status(struct ctl_run *ctl)
 		print_json(json_object_get(report), stdout);
 	} else {
 		print_heading(report);
-		printf("members\n");
 		print_members(report, false);
 		printf("engine\n");
 		print_figures(report, "");

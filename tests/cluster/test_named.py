@@ -7,6 +7,7 @@ A killed member, a stopped and a killed engine are in tests/dashboard/test_engin
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -132,6 +133,26 @@ class Named(harness.ClusterTest):
         pages, counters = report["calls"]["set"], report["counters"]
         return (pages["timeout"] + pages["no_space"]
                 and counters["credits_late"] + counters["credits_refused"])
+
+    def test_members_are_sorted_those_that_are_not_up_first_with_their_sum(self):
+        engines = self.start(4, pool_bytes="16MiB", settings=[
+            "cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"])
+        for i in (1, 3):
+            engines.kill(i)
+        harness.wait_for(lambda: len(engines.status(2)["members_down"]) == 2, 60, "two are down")
+        ctl = [harness.program("tools/peercachectl"), "--socket", engines.sockets[2]]
+        said = harness.run([*ctl, "members"], capture_output=True, text=True).stdout
+        rows = re.findall(r"^  (\S+) +\S+ (up|down)\b", said, re.M)
+        self.assertEqual([state for _, state in rows], ["down"] * 2 + ["up"] * 2, said)
+        self.assertEqual(rows, sorted(rows, key=lambda row: (row[1], row[0])))
+        self.assertTrue(said.startswith("members: 2 down, 0 silent, 2 up\n"), said)
+        got = json.loads(harness.run([*ctl, "--json", "members"], capture_output=True,
+                                     text=True).stdout)
+        self.assertEqual([member["name"] for member in got["members_down"] + got["members"]],
+                         [name for name, _ in rows])
+        self.assertIn("members: 2 down, 0 silent, 2 up\n", harness.run(
+            [*ctl, "status"], capture_output=True, text=True).stdout)
+        self.stop_cleanly(engines)
 
     def test_a_member_of_another_version_is_named(self):
         engines = self.begin()

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/text_fit.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -20,8 +21,40 @@ struct paper {
 	const char *line_begin;
 };
 
-/* One line without its end, cut at the width. */
-__attribute__((format(printf, 2, 3))) static void line(struct paper *p, const char *format, ...)
+/* Where columns of a table end. */
+static const unsigned char call_stops[] = {6, 15, 25, 34, 41, 48, 55, 63, 71, 79, 0},
+			   rail_stops[] = {4, 10, 20, 27, 35, 45, 55, 64, 72, 79, 0};
+
+/*
+ * How much of a line of a table fits: whole columns. Of a line without `stops`: whole parts of the
+ * sentence, or whole words that end with no number, whose unit would be missing.
+ */
+static size_t line_fits(const struct paper *p, const unsigned char *stops, const char *text)
+{
+	size_t end = p->columns, part = 0;
+
+	if (strlen(text) <= end)
+		return strlen(text);
+	for (unsigned i = 0; stops && stops[i] && stops[i] <= p->columns; i++)
+		part = stops[i];
+	for (size_t i = 1; !stops && i < end; i++)
+		if (text[i + 1] == ' ' && strchr(",;", text[i]))
+			part = i;
+	if (part && !stops)
+		return part;
+	end = part ? part : end;
+	do {
+		while (end && text[end] != ' ')
+			end--;
+		while (end && text[end - 1] == ' ')
+			end--;
+	} while (!stops && end && text[end - 1] >= '0' && text[end - 1] <= '9');
+	return end;
+}
+
+/* One line without its end, of which only what the width has room for. */
+__attribute__((format(printf, 3, 4))) static void row(
+	struct paper *p, const unsigned char *stops, const char *format, ...)
 {
 	char text[512], plain[512];
 	va_list arguments;
@@ -30,11 +63,13 @@ __attribute__((format(printf, 2, 3))) static void line(struct paper *p, const ch
 		return;
 	p->left--;
 	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
+	text_vfit(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	text_plain(text, plain, sizeof(plain));
-	fprintf(p->out, "%s%.*s\n", p->line_begin, (int)p->columns, plain);
+	fprintf(p->out, "%s%.*s\n", p->line_begin, (int)line_fits(p, stops, plain), plain);
 }
+
+#define line(p, ...) row(p, NULL, __VA_ARGS__)
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
@@ -137,7 +172,8 @@ static void print_call(struct paper *p, json_object *report, const char *call)
 		ratio[i] = text_ratio(call_figure(report, call, ratios[i]), text[i]);
 		time[i] = text_time(call_figure(report, call, times[i]), text[3 + i]);
 	}
-	line(p, CALL_FORMAT, call, text_rate(call_figure(report, call, "pages_per_second"), pages),
+	row(p, call_stops, CALL_FORMAT, call,
+		text_rate(call_figure(report, call, "pages_per_second"), pages),
 		text_rate(call_figure(report, call, "batches_per_second"), batches),
 		text_rate(call_figure(report, call, "bytes_per_second") / 1e6, bytes), ratio[0],
 		ratio[1], ratio[2], time[0], time[1], time[2]);
@@ -146,8 +182,8 @@ static void print_call(struct paper *p, json_object *report, const char *call)
 static void print_calls(struct paper *p, json_object *report)
 {
 	line(p, "of the last %.0f s:", frame_figure(report, "seconds"));
-	line(p, CALL_FORMAT, "call", "pages/s", "batches/s", "MB/s", "hit", "local", "remote",
-		"p50", "p99", "p99.9");
+	row(p, call_stops, CALL_FORMAT, "call", "pages/s", "batches/s", "MB/s", "hit", "local",
+		"remote", "p50", "p99", "p99.9");
 	print_call(p, report, "get");
 	print_call(p, report, "set");
 	print_call(p, report, "exists");
@@ -161,8 +197,8 @@ static void print_rail(struct paper *p, json_object *report, size_t i)
 	char size[WORDS_BYTES], used[WORDS_BYTES], pages[WORDS_BYTES], speed[WORDS_BYTES],
 		gaps[WORDS_BYTES], worst[WORDS_BYTES], p99[WORDS_BYTES];
 
-	line(p, "%-4zu %-5s %9s %6s %7s %9s %9.0f %8s %7s %6s", i, json_text(rail, "state"),
-		text_bytes(frame_figure(rail, "rail_pool_bytes"), size),
+	row(p, rail_stops, "%-4zu %-5s %9s %6s %7s %9s %9.0f %8s %7s %6s", i,
+		json_text(rail, "state"), text_bytes(frame_figure(rail, "rail_pool_bytes"), size),
 		text_ratio(frame_figure(rail, "rail_pool_used_ratio"), used),
 		text_count(frame_figure(rail, "rail_pages"), pages),
 		text_count(frame_figure(rail, "rail_read_bytes_per_second") / 1e6, speed),
@@ -177,8 +213,8 @@ static void print_rails(struct paper *p, json_object *report)
 	size_t n = json_length(json_get(report, "rails")), room, shown;
 
 	line(p, "%s", "");
-	line(p, "%-4s %-5s %9s %6s %7s %9s %9s %8s %7s %6s", "rail", "state", "pool", "used",
-		"pages", "read MB/s", "in flight", "READ p99", "gaps", "worst");
+	row(p, rail_stops, "%-4s %-5s %9s %6s %7s %9s %9s %8s %7s %6s", "rail", "state", "pool",
+		"used", "pages", "read MB/s", "in flight", "READ p99", "gaps", "worst");
 	room = p->left > LINES_BELOW ? p->left - LINES_BELOW : 0;
 	shown = n <= room ? n : room ? room - 1 : 0;
 	for (size_t i = 0; i < shown; i++)

@@ -161,7 +161,7 @@ class Suite(Run):
         self.assertEqual(status, 0, out + err)
         self.assertEqual(zombies.left(), [])
         self.assert_nothing_left()
-        report = self.report("suite-rdma-rdma-*")
+        report = self.report("suite-software-connectx-rdma-*")
         self.check_rows(report["rows"])
         self.assertEqual((report["ports"]["kind"], report["ports"]["devices"], report["tag"]),
                          ("software ConnectX", ["mlx5_0"], "rdma"))
@@ -387,11 +387,12 @@ class Parts(unittest.TestCase):
 
     def test_a_report_of_running_engines_names_their_ports_and_no_flags_of_others(self):
         words = ["throughput", "--batch-size", "8"]
-        for sockets, file, protocol in ((["--sockets", "/run/a"], "software-nic", None),
-                                        ([], "rdma", "rdma")):
+        for sockets, kind, file, protocol in (
+                (["--sockets", "/run/a"], "software NIC", "software-nic", None),
+                ([], "software NIC", "software-nic", "rdma"), ([], "NIC", "rdma", "rdma")):
             with self.subTest(sockets), tempfile.TemporaryDirectory(prefix="peercache-") as folder:
                 given = vars(options.parse([*words, *sockets]))
-                ports = {"devices": ["soft"], "kind": "software NIC", "warning": ""}
+                ports = {"devices": ["soft"], "kind": kind, "warning": ""}
                 path = report.write(report.made(given, ports, "1", [], False, ""), folder,
                                     report.POINTS)
                 self.assertRegex(os.path.basename(path), rf"^hicache-throughput-get-{file}-\d")

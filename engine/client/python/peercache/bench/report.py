@@ -185,7 +185,8 @@ def write(report: Mapping[str, Any], folder: str, kind: Kind) -> str:
     os.makedirs(folder, exist_ok=True)
     options = report["options"]
     what = f"{report['command']}-{options.get('op') or options.get('path') or ''}".rstrip("-")
-    ports = options.get("protocol") or report["ports"]["kind"].lower().replace(" ", "-")
+    kind_of_ports = report["ports"]["kind"].lower().replace(" ", "-")
+    ports = "rdma" if kind_of_ports == "nic" else kind_of_ports
     parts = ["hicache", what, ports, report["tag"],
              time.strftime("%Y%m%d-%H%M%S", time.gmtime())]
     path = free_name(folder, "-".join(filter(None, parts)))

@@ -18,7 +18,7 @@ static void tick_fired(void *context)
 
 	if (!members_tick(control, now_ns))
 		return;
-	rpc_tick(control);
+	rpc_tick(control, now_ns);
 	directory_tick(control, now_ns);
 	removals_tick(control, now_ns);
 }

@@ -104,6 +104,68 @@ class Names(SeedTest):
         self.stop_cleanly(engines)
 
 
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class Lost(SeedTest):
+    """An address at which others reach an engine goes away while it runs, and comes back."""
+
+    def change(self, engines, i, word, address):
+        subprocess.run(["ip", "-n", engines.netns.names[i], "address", word, address, "dev",
+                        "eth0", *(["nodad"] if word == "add" and ":" in address else [])],
+                       check=True)
+
+    def test_an_address_that_is_gone_is_a_finding_until_it_is_back(self):
+        own = ["10.77.0.1", "fd00:77::2"]
+        engines = Hosts(["", ""], lambda i: [
+            f"cluster.address={own[i]}", "cluster.seeds=10.77.0.1:31998,[fd00:77::2]:31998",
+            "metrics.address=127.0.0.1"])
+        self.addCleanup(engines.stop)
+        launch = engines.launch
+
+        def ready(i):
+            if i == 0:  # it may bind any address, and a route leads to all
+                name = engines.netns.names[0]
+                for words in (["ip", "netns", "exec", name, "sysctl", "-qw",
+                               "net.ipv4.ip_nonlocal_bind=1"],
+                              ["ip", "-n", name, "address", "add", "10.79.0.1/24", "dev", "eth0"],
+                              ["ip", "-n", name, "route", "add", "default", "dev", "eth0"]):
+                    subprocess.run(words, check=True)
+            launch(i)
+        engines.launch = ready
+        engines.start()
+        engines.joined(2)
+        for i in (0, 1):
+            self.until(lambda: engines.findings(i) == {}, "no finding")
+        for i in (0, 1):
+            self.change(engines, i, "del", f"{own[i]}/{24 if i == 0 else 64}")
+            self.until(lambda: f"cluster.address = {own[i]}: no interface" in
+                       str(engines.findings(i).get("address_gone")), "a finding")
+            self.assertEqual(engines.ctl(i, "health")[0], 2)
+            self.assertIn(f"cluster.address = {own[i]}: no interface of this host has this "
+                          "address any more", engines.log(i))
+        for i in (0, 1):
+            self.change(engines, i, "add", f"{own[i]}/{24 if i == 0 else 64}")
+            self.until(lambda: "address_gone" not in engines.findings(i), "it is back")
+        engines.joined(2)
+        for i in (0, 1):
+            self.until(lambda: engines.findings(i) == {}, "no finding is left")
+            self.assertEqual(engines.log(i).count("no interface of this host"), 1)
+        self.stop_cleanly(engines)
+
+    def test_the_address_of_the_data_network_counts_too(self):
+        engines = Hosts(["", ""], lambda i: [f"soft.address=fd00:77::{i + 1}",
+                                             "cluster.bind=0.0.0.0"])
+        self.addCleanup(engines.stop)
+        engines.start()
+        engines.joined(2)
+        self.change(engines, 1, "del", "fd00:77::2/64")
+        self.until(lambda: list(engines.findings(1).get("address_gone", ())) == [
+            "soft.address = fd00:77::2: no interface of this host has this address any "
+            "more: give it back, or restart the engine with one that this host has"], "a finding")
+        self.change(engines, 1, "del", "10.77.0.2/24")
+        self.until(lambda: len(engines.findings(1).get("address_gone", ())) == 2, "both are gone")
+        self.stop_cleanly(engines)
+
+
 class Start(SeedTest):
     def alone(self, *values):
         """An engine on a host that has no address."""

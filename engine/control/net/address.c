@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses of engines: which are loopback addresses, and the address that this engine announces.
+ * Addresses of engines: which are loopback addresses, which this host has, and the one that this
+ * engine announces.
  *
  * address_settle() finds the address of cluster.address = auto, or of a host name. All engines of a
  * cluster find addresses of the same family if they have the same seeds: IPv4 if any seed has it. A
@@ -99,6 +100,58 @@ bool address_same(const struct sockaddr *a, const struct sockaddr *b)
 	uint8_t of_a[16], of_b[16];
 
 	return address_bytes(a, of_a) && address_bytes(b, of_b) && memcmp(of_a, of_b, 16) == 0;
+}
+
+/* ---- addresses that this host has ------------------------------------------------------------ */
+
+const char *const address_setting[ADDRESSES] = {"cluster.address", "cluster.bind", "soft.address"};
+
+const char *address_value(const struct settings *s, unsigned which)
+{
+	const char *const value[ADDRESSES] = {s->cluster_address, s->cluster_bind, s->soft_address};
+
+	return value[which];
+}
+
+/*
+ * bind() would succeed for any address with net.ipv4.ip_nonlocal_bind = 1. To its own addresses a
+ * host sends from the same one. No packet is sent.
+ */
+bool address_here(const struct sockaddr *address, socklen_t bytes)
+{
+	struct sockaddr_storage to = {0}, own;
+	socklen_t own_bytes = sizeof(own);
+	bool here = false;
+	int fd;
+
+	memcpy(&to, address, bytes);
+	if (to.ss_family == AF_INET)
+		((struct sockaddr_in *)&to)->sin_port = htons(9);
+	else
+		((struct sockaddr_in6 *)&to)->sin6_port = htons(9);
+	fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return errno != EAFNOSUPPORT; /* out of descriptors: it is not known */
+	if (connect(fd, (struct sockaddr *)&to, bytes) == 0 &&
+		getsockname(fd, (struct sockaddr *)&own, &own_bytes) == 0)
+		here = address_same((struct sockaddr *)&own, (struct sockaddr *)&to);
+	close(fd);
+	return here;
+}
+
+unsigned addresses_here(const struct settings *s)
+{
+	struct sockaddr_storage address;
+	unsigned here = 0;
+	socklen_t bytes;
+
+	for (unsigned i = 0; i < ADDRESSES; i++)
+		if (address_literal(address_value(s, i), 9, &address, &bytes) == 0 &&
+			!address_loopback((struct sockaddr *)&address) &&
+			!address_wildcard((struct sockaddr *)&address) &&
+			address_here((struct sockaddr *)&address, bytes))
+			here |= 1u << i;
+	return here;
 }
 
 /* ---- the address of this engine -------------------------------------------------------------- */

@@ -32,6 +32,16 @@ bool address_wildcard(const struct sockaddr *address);
 
 /* Is it the same host? Ports are not compared; IPv4 may be written as IPv6 (::ffff:10.0.0.1). */
 bool address_same(const struct sockaddr *a, const struct sockaddr *b);
+/* Is it an address of this host now? By the routes: what is sent to it stays here. */
+bool address_here(const struct sockaddr *address, socklen_t bytes);
+
+/* Settings with an address at which other hosts reach this engine; the bits of addresses_here(). */
+enum { ADDRESS_CLUSTER, ADDRESS_BIND, ADDRESS_SOFT, ADDRESSES };
+extern const char *const address_setting[ADDRESSES];
+const char *address_value(const struct settings *s, unsigned which);
+/* Those that are set to addresses, not names, which this host has now; loopback does not count. */
+unsigned addresses_here(const struct settings *s);
+
 /*
  * Looks a name or an address up, for TCP; blocks. Returns 0 or an error of getaddrinfo(); the
  * caller frees the list with freeaddrinfo().

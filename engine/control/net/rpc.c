@@ -769,8 +769,39 @@ int rpc_listen(struct control *control)
 	return 0;
 }
 
-void rpc_tick(struct control *control)
+/*
+ * An address that this host never had is of another kind: a name server or a router leads to it.
+ * Other rooms of software NICs listen on soft.address only over TCP.
+ */
+static void rpc_addresses_look(struct control *control, uint64_t now_ns)
 {
+	const struct settings *s = control->settings;
+	struct rpc *rpc = control->rpc;
+	unsigned here = addresses_here(s), before = rpc->addresses_gone;
+
+	if (s->soft_link != LINK_TCP || !control->rails ||
+		strncmp(control->plan.rail[0].device, "soft", 4) != 0)
+		here &= ~(1u << ADDRESS_SOFT);
+	rpc->addresses_ns = now_ns;
+	rpc->addresses |= here;
+	rpc->addresses_gone = rpc->addresses & ~here;
+	for (unsigned i = 0; i < ADDRESSES; i++) {
+		unsigned bit = 1u << i;
+
+		if (rpc->addresses_gone & bit & ~before)
+			log_error(
+				"%s = %s: no interface of this host has this address any more, and other hosts do not reach it. Give it back, or restart the engine with one that this host has",
+				address_setting[i], address_value(s, i));
+		else if (before & bit & ~rpc->addresses_gone)
+			log_info("%s = %s: this host has the address again", address_setting[i],
+				address_value(s, i));
+	}
+}
+
+void rpc_tick(struct control *control, uint64_t now_ns)
+{
+	if (now_ns - control->rpc->addresses_ns >= RPC_ADDRESS_NS)
+		rpc_addresses_look(control, now_ns);
 	if (control->rpc->listener)
 		net_listen_again(control->rpc->listener);
 }
@@ -785,6 +816,7 @@ int rpc_open(struct control *control)
 	if (!rpc)
 		return -ENOMEM;
 	control->rpc = rpc;
+	rpc_addresses_look(control, net_now());
 	status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
 		free(rpc);

@@ -36,6 +36,7 @@
 #define RPC_UNANSWERED_MAX 3
 /* a link that was up longer than this is dialled again at once after it closed */
 #define RPC_STEADY_NS 1000000000ull
+#define RPC_ADDRESS_NS 2000000000ull /* between two looks at the addresses of this host */
 
 struct member;
 struct rpc_dial;
@@ -123,6 +124,9 @@ struct rpc {
 	/* hashes of the addresses from which a bad message came and was logged */
 	uint64_t bad_logged[RPC_BAD_REMEMBERED];
 	struct rpc_unresolved unresolved[RPC_UNRESOLVED];
+	/* bits of addresses_here(): this host has had them; it has them no longer */
+	unsigned addresses, addresses_gone;
+	uint64_t addresses_ns; /* time of the last look */
 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -168,8 +172,11 @@ bool rpc_send(struct rpc_link *link, const Pc__Message *message);
 void rpc_reply(struct rpc_link *link, const Pc__Message *message);
 /* Listens for other engines on the socket of rpc_port_open(). Returns 0 or -errno after logging. */
 int rpc_listen(struct control *control);
-/* Called at every heartbeat: enables the listener again if accept() has failed. */
-void rpc_tick(struct control *control);
+/*
+ * Called at every heartbeat: enables the listener again if accept() has failed, and looks whether
+ * this host still has the addresses at which others reach it.
+ */
+void rpc_tick(struct control *control, uint64_t now_ns);
 /* Stops listening and dialling; existing links stay. */
 void rpc_quiet(struct control *control);
 

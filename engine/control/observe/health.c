@@ -176,6 +176,15 @@ static void health_versions(const struct snapshot *s, struct health *h)
 			other->name, other->software, ours);
 }
 
+static void health_addresses(const struct snapshot *s, struct health *h)
+{
+	for (unsigned i = 0; i < ADDRESSES; i++)
+		if (s->addresses_gone & 1u << i)
+			finding_add(h, FINDING_address_gone,
+				"%s = %s: no interface of this host has this address any more: give it back, or restart the engine with one that this host has",
+				address_setting[i], address_value(s->settings, i));
+}
+
 static void health_rails(const struct snapshot *s, struct health *h)
 {
 	unsigned out = 0;
@@ -303,6 +312,7 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 			"this engine has not joined: %" PRIu64
 			" s after its start, its memory is still being registered on the NICs",
 			s->uptime_ms / 1000);
+	health_addresses(s, ret);
 	health_rails(s, ret);
 	health_members(s, ret, SNAPSHOT_DOWN, FINDING_member_down);
 	health_members(s, ret, SNAPSHOT_SILENT, FINDING_member_silent);

@@ -14,6 +14,7 @@
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
+#include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/pages.h"
@@ -282,6 +283,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->control_core = control->plan.control_core;
 	ret->stopping = control->stopping;
 	ret->keeper_gone = control->keeper_gone;
+	ret->addresses_gone = control->rpc ? control->rpc->addresses_gone : 0;
 	ret->registering = control->exporting;
 	ret->rails = control->rails;
 	for (unsigned i = 0; i < control->rails; i++)

@@ -115,6 +115,7 @@ struct snapshot {
 	uint64_t incarnation;
 	int pid, control_core;
 	bool stopping, keeper_gone;
+	unsigned addresses_gone;         /* bits of addresses_here(): net/address.h */
 	bool registering;                /* control.exporting: it has not joined the cluster */
 	const struct settings *settings; /* constant while the engine runs */
 	/* members that are listed, and the number of those that are not, by state */

@@ -300,6 +300,16 @@ static void another_version_on_the_map_is_a_finding(void **state)
 		"2 member(s) run another version: host:3 runs 0.1.0, this engine 9", FINDING_COUNT);
 }
 
+static void lose_addresses(void)
+{
+	static struct settings settings;
+
+	strcpy(settings.cluster_address, "10.0.0.1");
+	strcpy(settings.soft_address, "10.0.1.1");
+	s.settings = &settings;
+	s.addresses_gone = 1u << ADDRESS_CLUSTER;
+}
+
 static void the_states_of_the_engine_are_findings(void **state)
 {
 	(void)state;
@@ -308,6 +318,18 @@ static void the_states_of_the_engine_are_findings(void **state)
 	only(FINDING_keeper_gone,
 		"the keeper of this engine has ended: nothing starts the engine again, and its pages end with it; end it and start a keeper when that suits",
 		FINDING_COUNT);
+	setup(NULL);
+	lose_addresses();
+	s.addresses_gone = 1u << ADDRESS_SOFT;
+	make();
+	only(FINDING_address_gone,
+		"soft.address = 10.0.1.1: no interface of this host has this address any more: give it back, or restart the engine with one that this host has",
+		FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_CRITICAL);
+	s.addresses_gone |= 1u << ADDRESS_CLUSTER;
+	make();
+	assert_int_equal(health.count, 2);
+	assert_non_null(strstr(health.finding[0].text, "cluster.address = 10.0.0.1: "));
 	setup(NULL);
 	s.stopping = true;
 	make();
@@ -419,6 +441,7 @@ static void everything_wrong(void)
 	strcpy(s.member[1].software, "2");
 	s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
+	lose_addresses();
 	s.refusals = (struct refusals_report){
 		.engines = 1, .named = 1, .formers = 1, .formers_named = 1};
 	s.directory.behind = 1;

@@ -289,10 +289,24 @@ static unsigned seeds_others(const struct control *control)
 	return others;
 }
 
+/* Members that are down, as far as this engine remembers: they did not leave in order. */
+static unsigned members_lost(const struct members *members)
+{
+	unsigned lost = 0;
+
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		const struct member *member = members->table.contact[i]->member;
+
+		lost += member->state == MEMBER_DEAD && member->proven && !member->left;
+	}
+	return lost;
+}
+
 /* This engine is alone and should not be: it has met none yet, or has lost all others. */
 static bool seeds_unmet(const struct control *control)
 {
-	return control->members->alive == 1 && seeds_others(control);
+	return control->members->alive == 1 &&
+	       (seeds_others(control) || members_lost(control->members));
 }
 
 void seeds_watch(struct control *control, uint64_t now_ns)
@@ -342,6 +356,7 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 	char address[ADDRESS_TEXT_BYTES], why[SEED_WHY_BYTES];
 
 	*ret = (struct seeds_report){.others = seeds_others(control),
+		.lost = members_lost(members),
 		.unmet = seeds_unmet(control),
 		.unmet_ms = silence_ms(&members->unmet, now_ns)};
 	for (unsigned source = 0; source < SEED_SOURCES; source++) {

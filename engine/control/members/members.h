@@ -301,9 +301,11 @@ uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uin
 #define REFUSALS_NAMED 8u /* refused engines that are named */
 
 struct seeds_report {
-	unsigned others;   /* seeds that may lead to other engines, and sources not read yet */
-	unsigned silent;   /* part of them that has led to no member for SEED_SILENT_MS */
-	bool unmet;        /* this engine is alone, and no seed leads to a member: not ready */
+	unsigned others; /* seeds that may lead to other engines, and sources not read yet */
+	unsigned silent; /* part of them that has led to no member for SEED_SILENT_MS */
+	unsigned lost;   /* members that are down */
+	/* this engine is alone, and has seeds that lead to no member, or members that are down */
+	bool unmet;
 	uint64_t unmet_ms; /* for how long */
 	unsigned named;
 	struct {

@@ -93,11 +93,15 @@ static void health_seeds(const struct snapshot *s, struct health *h)
 {
 	const struct seeds_report *r = &s->seeds;
 
-	if (r->unmet)
+	if (r->unmet && r->others)
 		finding_add(h, FINDING_seeds_unmet,
 			"this engine is alone: none of %u seed(s) leads to a member for %" PRIu64
 			" s",
 			r->others, r->unmet_ms / 1000);
+	else if (r->unmet)
+		finding_add(h, FINDING_seeds_unmet,
+			"this engine is alone: all %u other member(s) are down for %" PRIu64 " s",
+			r->lost, r->unmet_ms / 1000);
 	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
 		finding_add(h, FINDING_seed_silent,
 			"seed %s has led to no member for %" PRIu64 " s: %s", r->seed[i].address,
@@ -371,6 +375,12 @@ const char *health_not_ready(const struct snapshot *s, const struct health_wante
 		rails_up += !strcmp(s->rail[i].state, "up");
 	if (s->rails && !rails_up)
 		return "no rail is in use";
+	if (s->seeds.unmet && !s->seeds.others && !wanted->alone) {
+		snprintf(text, bytes,
+			"this engine is alone: all %u other member(s) are down (metrics.ready_alone)",
+			s->seeds.lost);
+		return text;
+	}
 	if (s->seeds.unmet && !wanted->alone) {
 		snprintf(text, bytes,
 			"this engine is alone: none of %u seed(s) leads to a member (metrics.ready_alone)%s%s%s%s",

@@ -219,6 +219,27 @@ static void an_engine_whose_seeds_are_itself_is_alone_by_right(void **state)
 	assert_string_equal(said, "");
 }
 
+/* The first host of a cluster, whose only seed is itself, is cut off. */
+static void an_engine_without_other_seeds_is_not_alone_by_right_while_members_are_down(void **state)
+{
+	struct member *member = member_new(&members->table);
+
+	(void)state;
+	memset(members->seed, 0, sizeof(members->seed));
+	assert_true(member_name_set(&members->table, member, "b", "10.0.0.2", 31998));
+	assert_non_null(member_contact(&members->table, member));
+	member->state = MEMBER_DEAD;
+	assert_false(report(START).unmet); /* it never answered: it may be none */
+	member->proven = true;
+	assert_true(report(START).unmet);
+	assert_int_equal(report(START).lost, 1);
+	members->alive = 2;
+	assert_false(report(START).unmet);
+	members->alive = 1;
+	member->left = true; /* in order */
+	assert_false(report(START).unmet);
+}
+
 static void a_source_that_cannot_be_read_is_reported_like_a_seed(void **state)
 {
 	static const struct seed_address none[1];
@@ -278,6 +299,7 @@ int main(void)
 		TEST(what_answers_wrongly_is_told_from_what_does_not_answer),
 		TEST(a_refused_seed_is_no_silent_one_and_keeps_the_engine_unready),
 		TEST(an_engine_whose_seeds_are_itself_is_alone_by_right),
+		TEST(an_engine_without_other_seeds_is_not_alone_by_right_while_members_are_down),
 		TEST(a_source_that_cannot_be_read_is_reported_like_a_seed),
 		TEST(a_long_list_of_which_nothing_answers_is_one_line),
 	};

@@ -560,6 +560,14 @@ static void an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone
 	make();
 	only(FINDING_seeds_unmet,
 		"this engine is alone: none of 2 seed(s) leads to a member for 0 s", FINDING_COUNT);
+	s.seeds.others = 0; /* the first host of a cluster is cut off */
+	s.seeds.lost = 3;
+	assert_string_equal(not_ready(1, 0),
+		"this engine is alone: all 3 other member(s) are down (metrics.ready_alone)");
+	assert_null(health_not_ready(&s, &may_be_alone, s.taken_ns, text, sizeof(text)));
+	make();
+	only(FINDING_seeds_unmet, "this engine is alone: all 3 other member(s) are down for 0 s",
+		FINDING_COUNT);
 }
 
 /* Neither its seeds nor a permission to be alone hide that its port refuses other engines. */

@@ -45,7 +45,7 @@ def measure(owners, batch, seconds):
         began = time.monotonic()
         subprocess.run(
             [program, "set", "--page-bytes", "4096", "--batch", str(batch), "--working-set",
-             "2GiB", "--no-baseline", "--seconds", str(seconds)],
+             "2GiB", "--no-baseline", "--keep-pages", "--seconds", str(seconds)],
             check=True, stdout=subprocess.DEVNULL,
             env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]})
         took = time.monotonic() - began

@@ -36,7 +36,8 @@ struct bench {
 	uint64_t page_bytes, working_set, seed;
 	unsigned batch, threads, timeout_ms;
 	double seconds;
-	bool private_memory, baseline, verify;
+	bool private_memory, baseline, verify, keep_pages;
+	char name_space[48];   /* of this run alone */
 	uint64_t pages;        /* number of pages in the working set */
 	struct pc *near, *far; /* sessions with the first and with the last engine of --sockets */
 };
@@ -104,6 +105,7 @@ static const char help[] =
 	"                    of hits and its number of other results\n"
 	"  --seed S          seed of keys and access order (default: the time, so that no run\n"
 	"                    finds pages of an earlier one)\n"
+	"  --keep-pages      leave the pages of this run; otherwise they are removed at its end\n"
 	"  --json FILE       also write the results as JSON (\"-\": standard output)\n"
 	"  --api c|python    python: make the same calls through PeerCacheStore; it has --shape\n"
 	"                    mla|mha and --help, but no baseline (default c)\n"
@@ -174,7 +176,7 @@ static void run_python(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--api"))
 			i++;
-		else if (strcmp(argv[i], "--no-baseline"))
+		else if (strcmp(argv[i], "--no-baseline") && strcmp(argv[i], "--keep-pages"))
 			args[n++] = argv[i];
 	}
 	execvp(args[0], args);
@@ -217,13 +219,16 @@ static void bench_python(int argc, char **argv)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-#define END_US 800000 /* from a signal to the end of the program, at most */
+#define END_US 800000 /* from a signal to the report, at most */
+#define REMOVE_MS 60000u
+#define REMOVE_STOPPED_MS 1000u /* after a signal */
 
-static volatile sig_atomic_t bench_stopped; /* a signal came: the measurement ends */
+static volatile sig_atomic_t bench_stopped; /* the signal that came: the measurement ends */
 
 static void on_late(int number)
 {
-	static const char text[] = "peercache-bench: interrupted while a call waits: no results\n";
+	static const char text[] =
+		"peercache-bench: interrupted while a call waits: no results, and its pages stay\n";
 
 	(void)number;
 	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
@@ -234,20 +239,20 @@ static void on_signal(int number)
 {
 	const struct itimerval late = {.it_value = {.tv_usec = END_US}};
 
-	(void)number;
-	bench_stopped = 1;
+	bench_stopped = number;
 	(void)setitimer(ITIMER_REAL, &late, NULL);
 }
 
-/* Until bench_stop_catch(), signals end the program: it has nothing to report yet. */
+/* Before it stores pages and while it removes them, signals end the program. */
 static void bench_stop_default(void)
 {
 	signal(SIGINT, SIG_DFL);
 	signal(SIGTERM, SIG_DFL);
+	(void)setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0}}, NULL);
 }
 
 /*
- * From now on, signals set bench_stopped. A program that has not ended 0.8 s later ends without
+ * From now on, signals set bench_stopped. A program that has not reported 0.8 s later ends without
  * results, because a call may wait for its deadline.
  */
 static void bench_stop_catch(void)
@@ -265,7 +270,37 @@ static uint64_t page_id(const struct bench *b, uint64_t index)
 	return mix64(b->seed) + index;
 }
 
-/* Stores the working set through the last engine. */
+/* Removes what this run has stored through an engine, or says that it stays. */
+static void pages_remove(const struct bench *b, struct pc *pc)
+{
+	unsigned timeout_ms = bench_stopped ? REMOVE_STOPPED_MS : REMOVE_MS;
+	struct pc_channel *channel = NULL;
+
+	if (pc_channel_open_within(pc, timeout_ms, &channel) ||
+		pc_clear(channel, b->name_space, timeout_ms, NULL))
+		fprintf(stderr,
+			"peercache-bench: the pages of this run stay: %s; remove them with peercachectl clear --namespace %s\n",
+			pc_error(), b->name_space);
+	pc_channel_close(channel);
+}
+
+/* At the end of the program, also by die(), which may be in a thread of the measurement. */
+static struct bench *bench_stores;
+
+static void bench_clean(void)
+{
+	struct bench *b = bench_stores;
+
+	bench_stores = NULL;
+	if (!b || b->keep_pages)
+		return;
+	bench_stop_default();
+	pages_remove(b, b->far);
+	if (b->near != b->far && b->mode == MODE_SET)
+		pages_remove(b, b->near);
+}
+
+/* Stores the working set through the last engine, until a signal comes. */
 static void preload(struct bench *b)
 {
 	struct pc_channel *channel;
@@ -274,7 +309,7 @@ static void preload(struct bench *b)
 	batch_open(&batch, NULL, b->page_bytes, b->batch);
 	if (pc_channel_open(b->far, &channel))
 		die("%s", pc_error());
-	for (uint64_t from = 0; from < b->pages; from += b->batch) {
+	for (uint64_t from = 0; from < b->pages && !bench_stopped; from += b->batch) {
 		unsigned n = (unsigned)(b->pages - from < b->batch ? b->pages - from : b->batch);
 
 		for (unsigned i = 0; i < n; i++) {
@@ -507,9 +542,10 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
 		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
-		{"verify", 0, NULL, 'v'}, {"crc", 1, NULL, 'c'}, {"timeline", 1, NULL, 'l'},
-		{"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'},
-		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"keep-pages", 0, NULL, 'k'}, {"verify", 0, NULL, 'v'}, {"crc", 1, NULL, 'c'},
+		{"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'},
+		{"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -526,6 +562,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 			break;
 		case 'p': b->private_memory = true; break;
 		case 'x': b->baseline = false; break;
+		case 'k': b->keep_pages = true; break;
 		case 'v': b->verify = true; break;
 		case 'c': parse_crc(optarg); break;
 		case 'l': b->timeline_path = optarg; break;
@@ -570,18 +607,25 @@ int main(int argc, char **argv)
 	if (b.pages < b.batch)
 		b.pages = b.batch;
 	sockets = parse_sockets(list, socket);
-	b.near = open_session(socket[0], "bench");
-	b.far = sockets > 1 ? open_session(socket[sockets - 1], "bench") : b.near;
+	snprintf(b.name_space, sizeof(b.name_space), "bench-%d-%lx", (int)getpid(), now_ns());
+	b.near = open_session(socket[0], b.name_space);
+	b.far = sockets > 1 ? open_session(socket[sockets - 1], b.name_space) : b.near;
+	bench_stores = &b;
+	atexit(bench_clean);
+	bench_stop_catch();
 	workers = calloc(b.threads, sizeof(*workers));
 	if (!workers)
 		die("out of memory");
 	if (b.mode != MODE_SET)
 		preload(&b);
+	if (bench_stopped) {
+		bench_clean();
+		raise(bench_stopped);
+	}
 	for (unsigned i = 0; i < b.threads; i++) {
 		workers[i].index = i;
 		worker_open(&b, &workers[i]);
 	}
-	bench_stop_catch();
 	for (unsigned i = 0; i < b.threads; i++)
 		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
 			die("cannot start thread %u of %u", i + 1, b.threads);
@@ -593,6 +637,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < b.threads; i++)
 		worker_close(&workers[i]);
 	free(workers);
+	bench_clean();
 	if (b.far != b.near)
 		pc_close(b.far);
 	pc_close(b.near);

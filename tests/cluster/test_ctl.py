@@ -241,7 +241,8 @@ class Bench(harness.ClusterTest):
             harness.wait_for(lambda: engines.status(0)["calls"]["set"]["batches"] > 10, 30,
                              "pages are stored")
             bench.send_signal(number)
-            self.assertEqual(harness.ended(bench, 2), -number)
+            self.assertEqual(harness.ended(bench, 3), -number)
+            self.assertEqual(engines.figure(0, "pages"), 0)
         bench = self.bench(engines, "exists", "--working-set", "1MiB")
         harness.wait_for(lambda: harness.catches(bench, signal.SIGTERM), 60, "it measures")
         harness.freeze(engines.process[0])
@@ -250,6 +251,25 @@ class Bench(harness.ClusterTest):
             self.assertIn(harness.ended(bench, 3), (0, 1))  # 0: no call had to wait
         finally:
             os.kill(engines.process[0].pid, signal.SIGCONT)
+        self.stop_cleanly(engines)
+
+    def test_its_pages_are_removed_at_its_end_and_no_others(self):
+        engines = self.start(2, pool_bytes="16MiB")
+        ctl(engines.sockets[1], "put", "a", "--string", "x")
+
+        def run(*words, status=0):
+            done = harness.tool("tools/peercache-bench", "--page-bytes", "4KiB", *words,
+                                "--no-baseline", "--seconds", 1, sockets=engines.sockets)
+            self.assertEqual(harness.finish(done)[0], status)
+            return [engines.figure(i, "pages") for i in range(2)]
+        for words in (("get", "--working-set", "1MiB"), ("set", "--working-set", "1MiB"),
+                      ("exists", "--working-set", "1MiB", "--threads", 2)):
+            self.assertEqual(run(*words), [0, 2], words)
+        # the pool is too small: it ends with an error
+        self.assertEqual(run("get", "--working-set", "64MiB", "--page-bytes", "16MiB", "--batch", 1,
+                             status=2), [0, 2])
+        self.assertEqual(run("get", "--working-set", "1MiB", "--keep-pages"), [0, 258])
+        self.assertEqual(ctl(engines.sockets[1], "get", "a").stdout, "x")
         self.stop_cleanly(engines)
 
     def test_the_latency_of_misses_is_apart(self):

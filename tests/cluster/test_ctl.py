@@ -284,6 +284,7 @@ class Bench(harness.ClusterTest):
             self.assertGreater(got["missed_calls"], 0, out)
             self.assertGreater(got["missed_p50_us"], 0)
             self.assertEqual(got["p50_us"], 0, "no call had only hits")
+            self.assertEqual(engines.figure(0, "pages"), 0)
         self.stop_cleanly(engines)
 
 

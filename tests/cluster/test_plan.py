@@ -106,7 +106,7 @@ class Plan(harness.ClusterTest):
         def full():
             harness.finish(harness.tool(
                 "tools/peercache-bench", "get", "--page-bytes", "4096", "--batch", "128",
-                "--no-baseline", "--seconds", "1", "--seed", "1", "--working-set",
+                "--no-baseline", "--keep-pages", "--seconds", "1", "--seed", "1", "--working-set",
                 str(rails * pool * 7 // 8), sockets=engines.sockets))
             pages = sum(rail["figures"]["rail_pages"] for rail in engines.status(0)["rails"])
             return pages > rails * pool // 4096 * 3 // 4

@@ -53,7 +53,12 @@ def run(options: argparse.Namespace) -> int:
     """Runs the measurement. Returns 1 if a page was wrong or no page was moved."""
     stop = Stop()
     listed = options.sockets or os.environ.get("PEERCACHE_SOCKETS", "")
-    engines = Engines(listed.split(",") if listed else [config.default_socket()])
+    with closing(Engines(listed.split(",") if listed else [config.default_socket()])) as engines:
+        return measured(options, stop, engines)
+
+
+def measured(options: argparse.Namespace, stop: Stop, engines: Engines) -> int:
+    """What run() does with the engines."""
     pages = max(options.working_set // options.page_bytes, options.batch)
 
     def spec(socket: str, threads: int, index: int) -> Spec:

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any, Mapping, Optional, Sequence
 
+from peercache.bench.engines import MODEL
 from peercache.bench.histogram import Histogram
 from peercache.bench.hostpool import HostPool
 from peercache.pages import Indices
@@ -86,7 +87,7 @@ class Client:
         given = {"engine_socket": spec.socket, "engine_start": False, "interface_v1": 1,
                  "timeout_ms": TIMEOUT_MS, "exists_timeout_ms": TIMEOUT_MS}
         self.store = PeerCacheStore(SimpleNamespace(
-            tp_rank=0, tp_size=1, model_name="bench", is_mla_model=spec.segments == 1,
+            tp_rank=0, tp_size=1, model_name=MODEL, is_mla_model=spec.segments == 1,
             extra_config=given), {})
         nbytes = spec.page_bytes * spec.slots
         if spec.private_memory:

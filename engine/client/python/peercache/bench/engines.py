@@ -16,11 +16,14 @@ import tempfile
 import time
 from typing import Any, Mapping, Optional, Sequence
 
-from peercache import Session, config, launch
+from peercache import Session, config, keys, launch
 
 MEET_SECONDS = 60.0  # until two engines must have met
 GONE_SECONDS = 30.0  # until the keeper of an engine without clients must have ended
 DEFAULT_PORTS = (31997, 31998)  # of the engine: metrics.port, cluster.port
+MODEL = "bench"  # the name under which pages are stored
+GROUP = f"{keys.VERSION}|model={MODEL}|prefix=|tag="  # of those pages: keys.group()
+CLEAR_MS = 60000
 RESERVED: list[socket.socket] = []  # one for each port that free_port() has returned
 NOT_A_NIC = "not a NIC: do not quote"
 UNKNOWN = "NIC or software ConnectX"
@@ -110,7 +113,17 @@ class Engines:
         self.ports, self.version = ports_of(report), str(report["version"])
 
     def close(self) -> None:
-        """Leaves the engines as they are."""
+        """Removes the pages of this program from the engines, which are left as they are."""
+        for path in {self.near, self.far}:
+            try:
+                session = Session(path)
+                try:
+                    session.clear(GROUP, CLEAR_MS)
+                finally:
+                    session.close()
+            except OSError as error:
+                say(f"the pages of this run stay in the engine at {path}: {error}; remove them "
+                    f"with peercachectl clear --namespace '{GROUP}'")
 
 
 class Started(Engines):

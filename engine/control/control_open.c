@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "config/hooks.h"
@@ -397,6 +398,26 @@ static int poll_cores_start(struct control *control)
 	return 0;
 }
 
+/*
+ * Open files of an engine without clients, members and disks: a kernel's message about one of them
+ * names neither the limit nor what is needed.
+ */
+#define FILES_ENGINE 64u
+#define FILES_RAIL 24u
+
+static int files_check(struct control *control)
+{
+	unsigned least = FILES_ENGINE + FILES_RAIL * control->rails;
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= least)
+		return 0;
+	log_error(
+		"RLIMIT_NOFILE is %llu, this engine needs %u open files by itself, and more for clients and members; raise ulimit -n or LimitNOFILE= to 65536",
+		(unsigned long long)limit.rlim_cur, least);
+	return -EMFILE;
+}
+
 /* ---- all together ---------------------------------------------------------------------------- */
 
 static void ctl_memory_close(struct control *control)
@@ -416,6 +437,7 @@ static const struct {
 	void (*close)(struct control *control);
 } steps[] = {
 	{"name", control_identity_open, NULL},
+	{"open files", files_check, NULL},
 	{"event loop", control_events_open, control_events_close},
 	/*
 	 * Addresses first: allocating the memory takes long, and another engine may have taken an

@@ -118,6 +118,25 @@ class Limits(harness.ClusterTest):
                     preexec_fn=lambda: resource.setrlimit(  # pylint: disable=W0640
                         resource.RLIMIT_FSIZE, (bytes_, bytes_)))
 
+    def test_a_limit_of_open_files_is_named_with_what_is_needed(self):
+        for rails, least in (("soft", 88), ("soft,soft", 112)):
+            for files in (16, 32, least - 1):
+                with self.subTest(rails=rails, files=files):
+                    self.refused(
+                        [*engine(self.folder()), "--set", f"rail.devices={rails}"],
+                        f"RLIMIT_NOFILE is {files}, this engine needs {least} open files",
+                        preexec_fn=lambda: resource.setrlimit(  # pylint: disable=W0640
+                            resource.RLIMIT_NOFILE, (files, files)))
+            folder = self.folder()
+            process = subprocess.Popen(  # pylint: disable=R1732
+                ["sh", "-c", f'ulimit -n {least} && exec "$@"', "sh", *engine(folder), "--set",
+                 f"rail.devices={rails}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            harness.wait_for(lambda: harness.run(
+                [harness.program("tools/peercachectl"), "--socket", f"{folder}/s", "put", "a",
+                 "--string", "b"], capture_output=True).returncode == 0, 30, "a client is served")
+
     def test_a_limit_of_file_sizes_does_not_end_a_client(self):
         engines = self.start(1, pool_bytes="16MiB")
         done = harness.run(

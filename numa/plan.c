@@ -383,9 +383,11 @@ static void take_rail_cores(struct plan_work *w)
 		/* Without spare cores one poll core for all rails is faster than several, which
 		 * would preempt each other. */
 		spread_rails(plan, w->s->rail_poll_cores ? wanted : 1);
-		note(plan,
-			"%u usable cores for %u rails, the control plane and the applications: the rails are not pinned and share cores",
-			usable_at_start, plan->rails);
+		/* poll cores that sleep when idle were wished: nothing is lost */
+		if (w->s->rail_polling != POLLING_ADAPTIVE)
+			note(plan,
+				"%u usable cores for %u rails, the control plane and the applications: the rails are not pinned and share cores",
+				usable_at_start, plan->rails);
 		return;
 	}
 	spread_rails(plan, wanted < spare ? wanted : spare);

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import tempfile
 import textwrap
 import threading
@@ -16,6 +17,33 @@ from test_refusals import engine, settings
 
 # More than any machine has: an error reported with this pool size was found before the pools.
 LARGE = "1TiB"
+
+
+class Examples(harness.ClusterTest):
+    def test_the_two_engines_of_the_first_page_print_no_warning(self):
+        ports = harness.cluster.free_ports(2)
+        example = os.path.join(harness.ROOT, "config/examples/soft-two-nodes.conf")
+        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+            sockets, logs = ([os.path.join(folder, f"{i}.{end}") for i in range(2)]
+                             for end in ("sock", "log"))
+            for i in range(2):
+                values = [f"cluster.seeds=127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}",
+                          f"engine.name=node-{i}", f"cluster.port={ports[i]}",
+                          f"engine.socket={sockets[i]}"]
+                with open(logs[i], "w", encoding="utf-8") as log:
+                    process = subprocess.Popen(  # pylint: disable=consider-using-with
+                        [harness.program("engine/peercache-engine"), "--config", example,
+                         *(word for value in values for word in ("--set", value))],
+                        stdout=log, stderr=log)
+                self.addCleanup(process.wait)
+                self.addCleanup(process.kill)
+            for path in sockets:
+                harness.wait_for(lambda path=path: "0 down, 0 silent, 2 up" in harness.run(
+                    [harness.program("tools/peercachectl"), "--socket", path, "members"],
+                    capture_output=True, text=True).stdout, 30, "both are members")
+            for path in logs:
+                with open(path, encoding="utf-8") as log:
+                    self.assertNotRegex(log.read(), " (warn|error) ")
 
 
 class Names(harness.ClusterTest):

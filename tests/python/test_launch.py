@@ -30,7 +30,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.
 import harness  # noqa: E402
 from simulator import Pool, config, content  # noqa: E402
 from peercache import config as configuration, launch, migration  # noqa: E402
-from peercache.store import PeerCacheStore, ranks_of  # noqa: E402
+from peercache.store import PeerCacheStore, calls_v1, ranks_of  # noqa: E402
 
 SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
 
@@ -540,6 +540,13 @@ class Keys(unittest.TestCase):
                 is_available=lambda: False))):
             with mock.patch.dict(sys.modules, {"torch": torch}):
                 self.assertEqual((ranks_of(given), ranks_of(None)), (4, 1))
+
+    def test_the_version_of_sglang_decides_whether_it_calls_the_v1_methods(self):
+        for version, calls in (("0.5.5", False), ("0.5.5.post3", False), ("0.5.6", True),
+                               ("0.5.10", True), ("0.6.0", True), ("0.0.0.dev1", True),
+                               ("a checkout", True)):
+            with mock.patch("importlib.metadata.version", lambda _, version=version: version):
+                self.assertEqual(calls_v1(), calls, version)
 
     def test_the_default_member_ttl_is_three_heartbeats(self):
         """As in PeerCache 0.8.2. The engine's own default is too short for this heartbeat."""

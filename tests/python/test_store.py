@@ -403,6 +403,26 @@ class Hybrid(StoreTest):
         self.assertEqual(got.read(1), mamba.read(4))
         self.assertEqual(got.read(3), mamba.read(5))
 
+    def test_each_call_uses_all_of_the_head_that_it_names(self):
+        """What is wrong with the head changes no result."""
+        pool = self.filled(Pool(12, [4096]), 12)
+        store, keys = self.store(0, pool), keys_of(self.first, 12)
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(12)))))
+        head, tail, places = keys[:8], keys[8:], pool.indices(range(8, 12))
+        calls = ((lambda info: store.batch_set_v1(tail, places, info), [True] * 4),
+                 (lambda info: store.batch_exists(tail, info), 4),
+                 (lambda info: store.batch_set_v2([self.transfer("kv", tail, places)], info),
+                  {"kv": [True] * 4}),
+                 (lambda info: store.batch_exists_v2(tail, None, info).kv_hit_pages, 4))
+        for call, want in calls:
+            with mock.patch.object(store, "_there", wraps=store._there) as there:
+                self.assertEqual(call(SimpleNamespace(prefix_keys=None)), want)
+                self.assertEqual(call(SimpleNamespace(prefix_keys=head)), want)
+            self.assertEqual([args[1] for args, _ in there.call_args_list], [head])
+            for wrong in (7, [None]):
+                self.assertEqual(call(SimpleNamespace(prefix_keys=wrong)), want)
+        self.assertEqual(store.counts()["errors"], {"look-up of a prefix": 8})
+
     def test_all_restorable_prefix_lengths_are_returned(self):
         """SGLang's ranks agree on a length that each can restore. It may be no rank's longest."""
         kv, mamba = Pool(10, [4096]), Pool(10, [3000])

@@ -453,8 +453,8 @@ class PeerCacheStore(HiCacheStorage):
         is of no use to others without it. SGLang names the head if
         "hicache_storage_pass_prefix_keys" is set. No error is raised.
         """
-        keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
         try:
+            keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
             if keys:
                 self._there(self._pools[KV], keys)
         except Exception as error:  # pylint: disable=broad-except

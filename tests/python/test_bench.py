@@ -669,7 +669,7 @@ class Hosts(Run):
                              "two", *ENGINES, before=inside[1])
         status, out, err = harness.finish(process)
         self.assertEqual(status, 0, out + err)
-        rows = self.report("drive-exists-get-tcp-two-*")["rows"]
+        rows = self.report("drive-exists-get-software-nic-two-*")["rows"]
         self.assertEqual([(r["threads"], r["misses"], r["wrong"], r["pages_local"]) for r in rows],
                          [(2, 0, 0, 0), (8, 0, 0, 0)])
         self.assertTrue(all(r["pages"] > 0 and r["pages_remote"] >= r["pages"] for r in rows))

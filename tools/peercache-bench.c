@@ -220,7 +220,7 @@ static void bench_python(int argc, char **argv)
 /* ---- signals --------------------------------------------------------------------------------- */
 
 #define END_US 800000 /* from a signal to the report, at most */
-#define REMOVE_MS 60000u
+#define REMOVE_MS 10000u
 #define REMOVE_STOPPED_MS 1000u /* after a signal */
 
 static volatile sig_atomic_t bench_stopped; /* the signal that came: the measurement ends */

@@ -23,7 +23,7 @@ GONE_SECONDS = 30.0  # until the keeper of an engine without clients must have e
 DEFAULT_PORTS = (31997, 31998)  # of the engine: metrics.port, cluster.port
 MODEL = "bench"  # the name under which pages are stored
 GROUP = f"{keys.VERSION}|model={MODEL}|prefix=|tag="  # of those pages: keys.group()
-CLEAR_MS = 60000
+CLEAR_MS = 10000
 RESERVED: list[socket.socket] = []  # one for each port that free_port() has returned
 NOT_A_NIC = "not a NIC: do not quote"
 UNKNOWN = "NIC or software ConnectX"

@@ -516,6 +516,23 @@ class Keys(unittest.TestCase):
         for nbytes in ("5mb", "17tb"):
             self.assertIn("6mb to 16tb", self.refused("disk_size", nbytes, disk_path="/d"))
 
+    def test_values_at_their_bounds_are_accepted(self):
+        def read(**extra):
+            return configuration.read(extra).settings
+        self.assertEqual(read(member_ttl=4, heartbeat_interval=2)["cluster.dead_after_ms"], "4000")
+        self.assertEqual(read(heartbeat_interval=0.1)["cluster.dead_after_ms"], "3000")
+        alone = read(member_ttl=6)
+        self.assertEqual(alone["cluster.dead_after_ms"], "6000")
+        self.assertNotIn("cluster.heartbeat_ms", alone)
+        for nbytes in ("6mb", "16tb"):
+            self.assertIn("disk.bytes", read(disk_path="/d", disk_size=nbytes))
+        self.assertEqual(read(global_segment_size="2tb", device_names="mlx5_0,mlx5_1")
+                         ["engine.pool_bytes"], str(1 << 40))
+        self.assertIn("n" * 63 + ":1", read(discovery_addr="n" * 63 + ":1")["cluster.seeds"])
+        self.refused("node_id", "\u00e4" * 32)  # 64 bytes
+        with mock.patch("os.listdir", lambda _: ["mlx5_1", "mlx5_0"]):
+            self.assertEqual(read()["rail.devices"], "mlx5_0")
+
     def test_names_of_hosts_are_left_to_the_engine(self):
         """It tries all addresses of a name, and refuses a loopback one that other hosts get."""
         got = configuration.read({"discovery_addr": "head:1,[fd00::1]:2"}).settings

@@ -19,7 +19,7 @@ from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LayersPoo
                        LogicalPool, MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config,
                        content)
 from peercache import config as configuration  # noqa: E402
-from peercache.pages import Pool as PagesOf  # noqa: E402
+from peercache.pages import Pool as PagesOf, by_turns, differs_by_rank  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 KIB = 1024
@@ -192,6 +192,22 @@ class Shapes(StoreTest):
         self.assertEqual(stores[1].batch_get_v1(keys, pools[1].indices(range(10))), [True] * 10)
         self.assertTrue(self.same(pools[1], 10))
 
+    def test_a_page_of_which_a_share_of_the_heads_is_missing_is_a_miss(self):
+        keys, pages = keys_of(self.first, 4), range(4)
+        half = Pool(4, [4096, 4096], layout="page_head")
+        whole = Pool(4, [8192, 8192], layout="page_head")
+        store = self.store(1, whole, tp_lcm_size=2, should_split_heads=True)
+        for rank in (1, 0):  # of the first page both ranks store their share
+            self.assertEqual(store.batch_exists(keys), 0)
+            self.assertEqual(store.batch_get_v1(keys, whole.indices(pages)), [False] * 4)
+            some = keys[:1] if rank == 0 else keys
+            self.assertEqual(self.store(0, half, tp_rank=rank, tp_size=2, tp_lcm_size=2)
+                             .batch_set_v1(some, half.indices(range(len(some)))),
+                             [True] * len(some))
+        self.assertEqual(store.batch_exists(keys), 1)
+        self.assertEqual(store._there(store._pools["kv"], keys), [True] + [False] * 3)
+        self.assertEqual(store.batch_get_v1(keys, whole.indices(pages)), [True] + [False] * 3)
+
     def test_split_heads_are_read_by_another_tensor_parallel_size(self):
         keys, count = keys_of(self.first, 20), 20
         whole = self.filled(Pool(count, [8192, 8192], layout="page_head"), count)
@@ -233,6 +249,41 @@ class Namespaces(StoreTest):
         for shape, fields in others:
             with self.subTest(shape=shape, fields=fields):
                 self.assertEqual(self.store(1, Pool(4, **shape), **fields).batch_exists(keys), 0)
+
+    def test_what_one_size_alone_does_not_tell_is_in_the_namespace(self):
+        """Each pair has pages of one length, but not of one content."""
+        def spaces(shape=None, tag=None, **fields):
+            pool = Pool(1, [4096 // fields.get("tp_size", 1)], **(shape or {}))
+            pool.storage_format_tag = tag
+            return PagesOf(pool, "kv", config((0, 5, 23), {}, **fields), ("", "")).spaces
+        part = {"dcp_size": 2, "logical_page_size": 2, "is_mla_model": True}
+        for one, other in (({}, {"tag": "packed"}), (part, {**part, "logical_page_size": 4})):
+            self.assertNotEqual(spaces(**one), spaces(**other))
+        self.assertIn("|dcp_tp=2", spaces(**part, tp_size=2)[0])  # all else is equal: MLA
+        heads = {"shape": {"layout": "page_head"}, "tp_lcm_size": 4, "should_split_heads": True}
+        whole = spaces(**heads)  # one rank has the four shares that two ranks have, in order
+        self.assertEqual(len(set(whole)), 4)
+        self.assertEqual(whole, spaces(**heads, tp_size=2) + spaces(**heads, tp_size=2, tp_rank=1))
+
+    def test_classes_of_pools_decide_about_ranks_and_turns(self):
+        def pool(name, layout="layer_first"):
+            return type(name, (), {"layout": layout})()
+        for name, other, differs in (("MambaPoolHost", "states", True), ("Any", "mamba", True),
+                                     ("MHATokenToKVPoolHost", "draft", True), ("Any", "kv", False)):
+            self.assertEqual(differs_by_rank(pool(name), other), differs, name)
+        for name, layout, segments, turns in (
+                ("MHATokenToKVPoolHost", "layer_first", 4, True),
+                ("MHATokenToKVPoolHost", "layer_first", 3, False),
+                ("MHATokenToKVPoolHost", "page_first", 4, False),
+                ("MHATokenToOtherHost", "layer_first", 4, False)):
+            self.assertEqual(by_turns(pool(name, layout), segments), turns, name)
+
+    def test_each_page_has_as_many_indices_as_tokens(self):
+        pages = PagesOf(Pool(4, [4096], page_size=2), "kv", config((0, 5, 23), {}), ("", ""))
+        self.assertEqual(len(pages.batches(["a", "b"], Indices(range(4)))), 1)
+        for wrong in (3, 5):
+            with self.assertRaises(ValueError):
+                pages.batches(["a", "b"], Indices(range(wrong)))
 
     def test_pipeline_stages_share_no_pages(self):
         """Two stages have pages of one size, and an SGLang before 0.5.8 names no stage."""
@@ -391,6 +442,8 @@ class Hybrid(StoreTest):
         two = self.transfer("mamba", keys[:2], policy="trailing_pages")
         self.assertEqual(hit(one)[0], 6)
         self.assertEqual(hit(two)[0], 6)
+        self.assertEqual(hit(one, self.transfer("swa", None))[0], 6)
+        self.assertEqual(hit(self.transfer("swa", None), one)[0], 6)
         three = self.transfer("mamba", keys[:3], policy="trailing_pages")
         self.assertEqual(hit(three), (0, {"kv": 8}))
         got = Pool(10, [30000, 12])
@@ -559,12 +612,13 @@ class Hybrid(StoreTest):
             "mamba", keys[:3], pools[0].indices(range(3)))]), {"mamba": [True] * 3})
         self.assertEqual(stores[1].batch_exists_v2(keys, [trailing], None)
                          .restorable_prefix_pages, [1, 2, 3])
+        pools[1].write(4, b"x" * 3012)
         self.assertEqual(stores[1].batch_get_v2([self.transfer(
             "mamba", keys, pools[1].indices([2, 1, 0, 4]))]),
             {"mamba": [True, True, True, False]})
         for page, at in enumerate([2, 1, 0]):
             self.assertEqual(pools[1].read(at), pools[0].read(page))
-        self.assertEqual(pools[1].read(4), bytes(3012))
+        self.assertEqual(pools[1].read(4), b"x" * 3012)  # nothing is written after a miss
         self.assertEqual([store.counts()["errors"] for store in stores], [{}, {}])
 
     def test_pages_of_a_pool_without_page_methods_are_misses(self):

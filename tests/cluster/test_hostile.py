@@ -131,6 +131,22 @@ class Hostile(harness.ClusterTest):
         client.publish(ring, [b""], SECOND_TURN)
         self.ends(client)
 
+    def test_a_process_that_is_refused_again_and_again_is_a_finding(self):
+        engines = self.start(1, pool_bytes="16MiB")
+
+        def found():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.connect(engines.sockets[0])
+                client.send(REQUEST.pack(MAGIC, VERSION + 1, HELLO, 1, 0, 0, 0))
+                client.recv(REPLY.size)
+            return [f["text"] for f in engines.status(0)["health"]["findings"]
+                    if f["id"] == "client_refused"]
+        self.assertEqual(found(), [], "one that tries once is none")
+        self.assertIn(f"the last is process {os.getpid()}: the library has version {VERSION + 1}",
+                      harness.wait_for(found, 30, "a finding")[0])
+        self.assertEqual(engines.log(0).count("is refused: the library has version"), 1)
+        self.stop_cleanly(engines)
+
     def test_an_impossible_index_of_a_done_ring_ends_the_session(self):
         self.spoil(OP_RING, OP_SLOTS, DONE_RING)
         self.assertEqual(self.engines.status(0)["rails"][0]["counters"]["rings_broken"], 1)

@@ -25,8 +25,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "config/log.h"
 #include "config/passed_fds.h"
 #include "config/text_fit.h"
@@ -165,20 +163,21 @@ void session_reply_told(struct session *s, uint64_t a, uint64_t b)
 static bool refusal_is_new(struct clients *clients, const struct session *s)
 {
 	struct client_refusal *oldest = clients->refusal;
-	uint64_t reason = XXH3_64bits(s->refusal, strlen(s->refusal)), now_ns = net_now(), tried_ns;
+	uint64_t now_ns = net_now();
 
 	for (unsigned i = 0; i < CLIENT_REFUSALS; i++) {
 		struct client_refusal *r = &clients->refusal[i];
 
-		if (r->tried_ns && r->pid == s->pid && r->reason == reason) {
-			tried_ns = r->tried_ns;
+		if (r->tried_ns && now_ns - r->tried_ns < CLIENT_REFUSAL_NS && r->pid == s->pid &&
+			!strcmp(r->text, s->refusal)) {
 			r->tried_ns = now_ns;
-			return now_ns - tried_ns >= CLIENT_REFUSAL_NS;
+			return false;
 		}
 		if (r->tried_ns < oldest->tried_ns)
 			oldest = r;
 	}
-	*oldest = (struct client_refusal){s->pid, reason, now_ns};
+	*oldest = (struct client_refusal){.pid = s->pid, .since_ns = now_ns, .tried_ns = now_ns};
+	memcpy(oldest->text, s->refusal, sizeof(oldest->text));
 	return true;
 }
 
@@ -717,8 +716,20 @@ void client_counts(const struct control *control, struct client_counts *ret)
 {
 	const struct clients *clients = control->clients;
 
-	*ret = (struct client_counts){
-		clients->sessions, clients->channels, clients->regions, clients->extents};
+	*ret = (struct client_counts){.sessions = clients->sessions,
+		.channels = clients->channels,
+		.regions = clients->regions,
+		.extents = clients->extents};
+	for (unsigned i = 0; i < CLIENT_REFUSALS; i++) {
+		const struct client_refusal *r = &clients->refusal[i];
+
+		if (net_now() - r->tried_ns >= CLIENT_TRIES_NS ||
+			r->tried_ns - r->since_ns < CLIENT_TRIES_NS)
+			continue;
+		ret->refused++;
+		ret->refused_pid = r->pid;
+		memcpy(ret->refusal, r->text, sizeof(ret->refusal));
+	}
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -73,9 +73,15 @@ void client_memory_release_held(struct control *control);
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
+#define CLIENT_REFUSAL_BYTES 224u /* as much as attach_reply.text */
+
 struct client_counts {
 	unsigned sessions, channels, regions;
 	unsigned extents; /* number of extents in use on each NIC, without staging memory */
+	/* processes that try to attach again and again and are refused; the last one, and why */
+	unsigned refused;
+	int refused_pid;
+	char refusal[CLIENT_REFUSAL_BYTES];
 };
 void client_counts(const struct control *control, struct client_counts *ret);
 

@@ -49,6 +49,8 @@
 #define CLIENT_REFUSALS SESSIONS_MAX
 /* one that has not tried for this time is another one: its number is used again */
 #define CLIENT_REFUSAL_NS 60000000000ull
+/* one that goes on trying for this time is a finding, until it has not tried for this time */
+#define CLIENT_TRIES_NS 5000000000ull
 #define CLIENT_REGION_BYTES_MAX (1ull << 40)
 #define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
 /* a client process with this number of slots in quarantine gets no more credits */
@@ -175,8 +177,8 @@ struct session {
 	struct event *closed;
 	/* libevent event: the client's process has exited, even if a child keeps the socket open */
 	struct event *exited;
-	int refuse;        /* 0, or the -errno with which every request of this client is refused */
-	char refusal[224]; /* as much as attach_reply.text */
+	int refuse; /* 0, or the -errno with which every request of this client is refused */
+	char refusal[CLIENT_REFUSAL_BYTES];
 	struct attach_request request; /* the client's request that the engine serves now */
 	/* true until `request` is answered; the engine reads no further request meanwhile */
 	bool busy;
@@ -210,8 +212,8 @@ struct client_access {
 /* A process that was refused. */
 struct client_refusal {
 	pid_t pid;
-	uint64_t reason; /* hash of the text */
-	uint64_t tried_ns; /* time of its last try; 0: this place is free */
+	char text[CLIENT_REFUSAL_BYTES];
+	uint64_t since_ns, tried_ns; /* its first and its last try; 0: this place is free */
 };
 
 struct clients {

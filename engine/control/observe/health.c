@@ -341,6 +341,10 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 		finding_add(ret, FINDING_directory_behind,
 			"%u directory owner(s) have not yet taken all entries of this host",
 			s->directory.behind);
+	if (s->attached.refused)
+		finding_add(ret, FINDING_client_refused,
+			"%u process(es) try to attach and are refused, the last is process %d: %s",
+			s->attached.refused, s->attached.refused_pid, s->attached.refusal);
 	if (s->statistics_refused)
 		finding_add(ret, FINDING_statistics_refused,
 			"%" PRIu64 " channel(s) wrote impossible statistics",

@@ -69,6 +69,7 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 {
 	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
 	char logged[4096];
+	struct client_counts counts;
 	struct answer a;
 	int fd;
 
@@ -111,6 +112,16 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 	log_flush();
 	assert_int_equal(lines_of(logged), 2);
 	/* one that has not tried for a while may be another one with its number */
+	client_counts(&control, &counts);
+	assert_int_equal(counts.refused, 0);
+	control.clients->refusal[1].since_ns -= CLIENT_TRIES_NS;
+	client_counts(&control, &counts);
+	assert_int_equal(counts.refused, 1);
+	assert_int_equal(counts.refused_pid, getpid());
+	assert_non_null(strstr(counts.refusal, "has version 77 of the client protocol"));
+	control.clients->refusal[1].tried_ns -= CLIENT_TRIES_NS; /* it gave up */
+	client_counts(&control, &counts);
+	assert_int_equal(counts.refused, 0);
 	control.clients->refusal[1].tried_ns -= CLIENT_REFUSAL_NS;
 	fd = dial();
 	assert_true(ask(fd, r, NULL, 0, &a));
@@ -118,6 +129,17 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 	log_flush();
 	assert_int_equal(lines_of(logged), 3);
 	log_test_capture(NULL, 0);
+	pump();
+	assert_int_equal(control.clients->sessions, 0);
+}
+
+static void requests_of_another_length_are_refused(void **state)
+{
+	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
+	struct answer a;
+	int fd;
+
+	(void)state;
 	for (size_t n = 1; n <= sizeof(r) + 1; n += sizeof(r) / 2 - 1) {
 		char bytes[sizeof(r) + 1];
 
@@ -361,6 +383,7 @@ int main(void)
 		TEST(no_session_has_the_number_0),
 		TEST(hello_hands_out_the_memory_that_clients_map),
 		TEST(clients_of_another_protocol_are_refused_with_a_reason),
+		TEST(requests_of_another_length_are_refused),
 		TEST(unknown_requests_are_refused_and_surplus_files_closed),
 		TEST(files_of_an_empty_message_are_closed),
 		TEST(a_file_whose_close_blocks_does_not_block_the_loop),

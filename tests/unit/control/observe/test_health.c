@@ -344,6 +344,14 @@ static void the_states_of_the_engine_are_findings(void **state)
 	only(FINDING_directory_behind,
 		"2 directory owner(s) have not yet taken all entries of this host", FINDING_COUNT);
 	setup(NULL);
+	s.attached.refused = 2;
+	s.attached.refused_pid = 4711;
+	strcpy(s.attached.refusal, "user 7");
+	make();
+	only(FINDING_client_refused,
+		"2 process(es) try to attach and are refused, the last is process 4711: user 7",
+		FINDING_COUNT);
+	setup(NULL);
 	s.statistics_refused = 1;
 	make();
 	only(FINDING_statistics_refused, "1 channel(s) wrote impossible statistics", FINDING_COUNT);
@@ -446,7 +454,7 @@ static void everything_wrong(void)
 		.engines = 1, .named = 1, .formers = 1, .formers_named = 1};
 	s.directory.behind = 1;
 	s.slots_unproven = 1;
-	s.statistics_refused = 1;
+	s.statistics_refused = s.attached.refused = 1;
 	s.counter[COUNTER_credits_refused]++;
 	s.counter[COUNTER_entries_dropped]++;
 	s.counter[COUNTER_disk_drops]++;

@@ -77,7 +77,7 @@ void view_member_fill(const struct control *control, const struct member *entry,
 void client_counts(const struct control *control, struct client_counts *ret)
 {
 	(void)control;
-	*ret = (struct client_counts){1, 2, 3, 7};
+	*ret = (struct client_counts){.sessions = 1, .channels = 2, .regions = 3, .extents = 7};
 }
 
 void conn_counts(const struct control *control, struct conn_counts *ret)

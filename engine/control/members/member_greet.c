@@ -412,7 +412,7 @@ void member_former(struct control *control, struct rpc_link *link)
 		link->dial ? "it answers this engine, which has it as a seed"
 			   : "it takes this engine for one of its discovery masters");
 	seed_refused(link);
-	remembered_drop(control, link);
+	remembered_drop(link->dial);
 }
 
 void member_former_take(struct control *control)
@@ -645,7 +645,7 @@ static bool hello_check_values(
 		agreed_differences(control, hello, text, sizeof(text));
 		address_text(m->address, m->port, address);
 		if (hello_other_cluster(control, hello))
-			remembered_drop(control, link);
+			remembered_drop(link->dial);
 		hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
 			"%s (%s) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
 			m->name, address, text);
@@ -712,7 +712,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->dial = NULL;
 		seed->refused = false;
 		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
-		remembered_drop(control, link);
+		remembered_drop(dial);
 		rpc_dial_stop(dial);
 	} else {
 		member_texts(&((struct member *)dial->owner)->record, &texts);

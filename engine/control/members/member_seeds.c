@@ -189,6 +189,8 @@ void seed_dial_failed(const struct rpc_dial *dial, int error)
 	/* This engine closed the link, and has noted why, or tries the next address of a name. */
 	if (error == ECONNABORTED)
 		return;
+	if (error == EPROTO)
+		remembered_drop(dial);
 	seed->refused = false;
 	seed->retry_ns = 0; /* it leads to this engine no longer */
 	seed->silence.sure = dial->unresolved[0] != '\0';
@@ -390,7 +392,7 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
  * If a process keeps the memory of this engine (warm.c), the next engine has them, too.
  *
  * Not any more: one that left in order, that was away for REMEMBER_NS, at which this engine itself
- * answers, an engine of another cluster, or PeerCache 0.8. The next engine takes none if its
+ * answers, an engine of another cluster, or no engine. The next engine takes none if its
  * cluster.id or its sources of seeds are others: it belongs elsewhere then.
  */
 
@@ -539,14 +541,12 @@ void remembered_left(struct control *control, const struct member *member)
 			remembered_forget(control, i);
 }
 
-void remembered_drop(struct control *control, const struct rpc_link *link)
+void remembered_drop(const struct rpc_dial *dial)
 {
-	const struct rpc_dial *dial = link->dial;
-
 	/* The next heartbeat forgets it: the caller uses the dial. */
 	for (unsigned i = 0; dial && dial->seed && i < REMEMBERED_MAX; i++)
-		if (dial->owner == remembered_seed(control->members, i))
-			control->members->remembered_until_ns[i] = 0;
+		if (dial->owner == remembered_seed(dial->control->members, i))
+			dial->control->members->remembered_until_ns[i] = 0;
 }
 
 /* ---- dialling -------------------------------------------------------------------------------- */

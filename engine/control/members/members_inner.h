@@ -500,8 +500,8 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 void remembered_open(struct control *control);
 /* The member has left in order: it is not dialled. */
 void remembered_left(struct control *control, const struct member *member);
-/* What answers the link's dial is no member: if its address was remembered, it is not dialled. */
-void remembered_drop(struct control *control, const struct rpc_link *link);
+/* What answers the dial is no member: if the address was remembered, it is dialled no longer. */
+void remembered_drop(const struct rpc_dial *dial);
 /* Called by member_seeds_tick(): notes which seeds lead to members, and logs those that do not. */
 void seeds_watch(struct control *control, uint64_t now_ns);
 

@@ -200,18 +200,41 @@ static void an_engine_that_belongs_elsewhere_takes_none(void **state)
 	assert_int_equal(dialled(0), 1);
 }
 
-static void this_engine_itself_is_dropped(void **state)
+/* The remembered address of node 0 becomes one of loopback with this port. */
+static void remembered_moves(uint16_t port)
 {
-	struct member_seed *seed;
+	struct member_seed *seed = &node[0].control.members->seed[SEEDS_GIVEN];
+
+	seed->address.port = port;
+	seed->name[0] = '\0';
+	rpc_dial_stop(seed->dial);
+	seed->dial = NULL;
+}
+
+static void another_program_is_dropped(void **state)
+{
+	static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+	uint16_t port;
+	int listener, fd;
 
 	(void)state;
 	two_meet(node_at(0));
 	node_close(1);
-	seed = &node[0].control.members->seed[SEEDS_GIVEN];
-	seed->address.port = (uint16_t)node[0].settings.cluster_port;
-	seed->name[0] = '\0';
-	rpc_dial_stop(seed->dial);
-	seed->dial = NULL;
+	listener = listen_raw(&port);
+	remembered_moves(port);
+	fd = accept_raw(listener);
+	raw_bytes(fd, http, sizeof(http) - 1);
+	assert_true(nodes_until(!dialled(0) && !kept(0), 3000));
+	close(fd);
+	close(listener);
+}
+
+static void this_engine_itself_is_dropped(void **state)
+{
+	(void)state;
+	two_meet(node_at(0));
+	node_close(1);
+	remembered_moves((uint16_t)node[0].settings.cluster_port);
 	assert_true(nodes_until(!dialled(0), 3000));
 	assert_int_equal(kept(0), 0);
 	node_close(0);
@@ -360,6 +383,7 @@ int main(void)
 		TEST(an_engine_of_another_cluster_is_refused_once_and_dropped),
 		TEST(an_engine_of_the_cluster_that_is_refused_is_tried_again),
 		TEST(an_engine_that_belongs_elsewhere_takes_none),
+		TEST(another_program_is_dropped),
 		TEST(this_engine_itself_is_dropped),
 		TEST(a_damaged_element_is_no_address),
 		TEST(those_that_are_away_make_room),

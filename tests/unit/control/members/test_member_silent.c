@@ -81,7 +81,10 @@ static struct seeds_report report(uint64_t now_ns)
 
 static void fails(unsigned seed, int error, bool reached)
 {
-	struct rpc_dial dial = {.owner = &members->seed[seed], .seed = true, .reached = reached};
+	struct rpc_dial dial = {.control = &control,
+		.owner = &members->seed[seed],
+		.seed = true,
+		.reached = reached};
 
 	snprintf(dial.host, sizeof(dial.host), "%.63s", members->seed[seed].address.host);
 	snprintf(dial.at, sizeof(dial.at), "%s", dial.host);

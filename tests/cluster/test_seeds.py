@@ -177,6 +177,7 @@ class Silent(SeedTest):
     def test_an_engine_whose_members_are_all_frozen_is_not_green_until_one_is_back(self):
         engines = self.begin(3)
         engines.joined(3)
+        self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "ready")
         for i in (1, 2):
             harness.freeze(engines.process[i])
             self.addCleanup(engines.process[i].send_signal, signal.SIGCONT)

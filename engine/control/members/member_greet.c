@@ -850,6 +850,8 @@ static void member_link_attach(
 	contact->heard_ns = net_now();
 	member_link_unused(contact, contact->heard_ns);
 	rpc_link_up(link);
+	/* at once: one of both may end before the next heartbeat */
+	remembered_note(control, member, contact->heard_ns);
 	if (old && old != link) {
 		if (!member_on_trial(member))
 			control->member_events->link_down(control, member->record.peer, old);

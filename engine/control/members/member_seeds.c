@@ -456,8 +456,7 @@ static unsigned remembered_room(
 	return best;
 }
 
-/* The member is there. */
-static void remembered_note(struct control *control, const struct member *member, uint64_t now_ns)
+void remembered_note(struct control *control, const struct member *member, uint64_t now_ns)
 {
 	struct members *members = control->members;
 	struct seed_address address = {.port = member->record.port};
@@ -465,6 +464,8 @@ static void remembered_note(struct control *control, const struct member *member
 	struct member_seed *seed;
 	unsigned i;
 
+	if (member->state != MEMBER_ALIVE || !member_watched(member) || !member->contact->out)
+		return;
 	member_texts(&member->record, &texts);
 	snprintf(address.host, sizeof(address.host), "%s", texts.address);
 	i = remembered_room(control, &address, now_ns);
@@ -484,12 +485,8 @@ static void remembered_tick(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
 
-	for (unsigned i = 0; i < members->table.contacts; i++) {
-		const struct member *member = members->table.contact[i]->member;
-
-		if (member->state == MEMBER_ALIVE && member_watched(member) && member->contact->out)
-			remembered_note(control, member, now_ns);
-	}
+	for (unsigned i = 0; i < members->table.contacts; i++)
+		remembered_note(control, members->table.contact[i]->member, now_ns);
 	for (unsigned i = 0; i < REMEMBERED_MAX; i++)
 		if (seed_used(remembered_seed(members, i)) &&
 			members->remembered_until_ns[i] <= now_ns)

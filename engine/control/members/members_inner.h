@@ -498,6 +498,8 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count);
 /* Takes the addresses that the engine before has kept. Called once, by members_open(). */
 void remembered_open(struct control *control);
+/* Remembers the address, if the member is there and a dial has reached it. */
+void remembered_note(struct control *control, const struct member *member, uint64_t now_ns);
 /* The member has left in order: it is not dialled. */
 void remembered_left(struct control *control, const struct member *member);
 /* What answers the dial is no member: if the address was remembered, it is dialled no longer. */

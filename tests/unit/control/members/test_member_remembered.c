@@ -68,6 +68,17 @@ static void two_engines_meet_again_when_all_seeds_are_dead(void **state)
 	assert_int_equal(lines_with("", "", ""), 0);
 }
 
+/* One that ends before its next heartbeat has remembered them, too. */
+static void a_member_is_remembered_before_the_next_heartbeat(void **state)
+{
+	(void)state;
+	node[0].settings.cluster_heartbeat_ms = 60000;
+	assert_int_equal(node_open(0, node_at(1)), 0);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(kept(0) == 1, 3000));
+	assert_true(sees(0, 1));
+}
+
 static void an_engine_without_seeds_meets_its_members_again(void **state)
 {
 	(void)state;
@@ -376,6 +387,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(two_engines_meet_again_when_all_seeds_are_dead),
+		TEST(a_member_is_remembered_before_the_next_heartbeat),
 		TEST(an_engine_without_seeds_meets_its_members_again),
 		TEST(engines_that_are_restarted_at_the_same_time_meet_again),
 		TEST(a_member_that_was_away_for_long_is_met_again),

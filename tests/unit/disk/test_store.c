@@ -497,6 +497,33 @@ static void the_budget_of_a_day_drops_pages(void **state)
 	world_close(&world);
 }
 
+static enum disk_status write_units(uint32_t number, uint32_t units)
+{
+	static _Alignas(PAGE_UNIT) uint8_t page[PAGE_BYTES_MAX];
+	struct disk_request request = {.op = DISK_WRITE,
+		.key = page_key_of(number),
+		.data = page,
+		.length = units * PAGE_UNIT};
+
+	store_submit(&world.store, &request);
+	while (STAILQ_EMPTY(&world.store.finished))
+		world_turn(&world);
+	STAILQ_REMOVE_HEAD(&world.store.finished, next);
+	return request.status;
+}
+
+static void a_page_is_bounded_by_its_segment_and_by_what_is_left_of_the_budget(void **state)
+{
+	(void)state;
+	open_new(1);
+	assert_int_equal(write_units(1, world.store.units - 6), DISK_TOO_LARGE);
+	assert_int_equal(write_units(1, world.store.units - 7), DISK_OK);
+	world.store.budget_bytes = world.store.budget_used + 3 * PAGE_UNIT;
+	assert_int_equal(write_units(2, 4), DISK_SPENT);
+	assert_int_equal(write_units(3, 3), DISK_OK);
+	world_close(&world);
+}
+
 static void what_is_in_flight_and_tombstones_count_in_the_budget(void **state)
 {
 	static struct disk_request request[40];
@@ -615,6 +642,8 @@ int main(void)
 		cmocka_unit_test_setup(two_snapshots_of_one_path_are_both_cleared, setup),
 		cmocka_unit_test_setup(a_path_file_with_another_inode_or_birth_is_a_copy_s, setup),
 		cmocka_unit_test_setup(the_budget_of_a_day_drops_pages, setup),
+		cmocka_unit_test_setup(
+			a_page_is_bounded_by_its_segment_and_by_what_is_left_of_the_budget, setup),
 		cmocka_unit_test_setup(what_is_in_flight_and_tombstones_count_in_the_budget, setup),
 		cmocka_unit_test_setup(an_answer_after_the_path_has_left_is_no_error_of_it, setup),
 	};

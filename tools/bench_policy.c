@@ -41,6 +41,9 @@ struct cache {
 	/* the engine's pool; of a call: blocks still to be stored, place of the last one */
 	struct pool *pool;
 	uint32_t left, before;
+	struct used_weight weight;
+	struct ghosts *ghosts; /* of all hosts: the directory has them */
+	uint64_t entries;      /* of the directory */
 };
 
 struct policy {
@@ -197,25 +200,38 @@ static void engine_touch(struct cache *c, uint32_t block)
 }
 
 /* Makes room for the rest of the call at once. A pool has whole chunks: `capacity` is kept here. */
+static void engine_evict(struct cache *c, uint32_t most)
+{
+	struct pool_victim victim[CALL_PAGES];
+	unsigned n;
+
+	pool_weigh(c->pool, c->weight.value);
+	n = pool_victims(c->pool, PAGE_UNIT, false, c->left < most ? c->left : most, victim);
+	for (unsigned i = 0; i < n; i++) {
+		used_weight_evicted(&c->weight, victim[i].queue, c->held);
+		ghost_put(c->ghosts, &victim[i].key, victim[i].queue, c->entries);
+		(void)pool_retire(c->pool, victim[i].place, victim[i].generation);
+		list_enter(c, (uint32_t)victim[i].key.word[1] - 1, NOWHERE);
+	}
+}
+
 static void engine_set(struct cache *c, uint32_t block)
 {
 	const struct page_key key = {{mix64(block), block + 1ull}};
 	uint32_t most = c->capacity - (uint32_t)evict_reserve(c->capacity), generation;
-	struct pool_victim victim[CALL_PAGES];
-	unsigned n = c->held < most ? 0
-				    : pool_victims(c->pool, PAGE_UNIT, false,
-					      c->left < most ? c->left : most, victim);
+	enum evicted from;
 
-	while (n--) {
-		(void)pool_retire(c->pool, victim[n].place, victim[n].generation);
-		list_enter(c, (uint32_t)victim[n].key.word[1] - 1, NOWHERE);
-	}
+	if (c->held >= most)
+		engine_evict(c, most);
 	if (c->held == most || pool_take(c->pool, PAGE_UNIT, &c->note[block], &generation) ||
 		pool_publish(c->pool, c->note[block], generation, &key, PAGE_UNIT))
 		die("the engine's pool of %u pages has no room beside %u", most, c->held);
+	list_enter(c, block, FIRST);
+	from = ghost_take(c->ghosts, &key, c->entries);
+	if (from != EVICTED_NOT && pool_again(c->pool, c->note[block], generation))
+		used_weight_again(&c->weight, from, c->held);
 	pool_order(c->pool, c->note[block], c->before);
 	c->before = c->note[block];
-	list_enter(c, block, FIRST);
 }
 
 enum { POLICY_ENGINE, POLICY_LRU, POLICY_OPTIMUM = 6, POLICIES };
@@ -287,6 +303,7 @@ struct lab {
 	/* pools of all hosts, and which of them had each block last */
 	struct cache cache[HOSTS_LIMIT];
 	uint32_t *home;
+	struct ghosts ghosts; /* of pages that the engine's pools evicted */
 	/* of a cell, over all seeds: blocks that were usable hits, and that were stored */
 	uint64_t hits[POLICIES], writes[POLICIES];
 };
@@ -388,6 +405,9 @@ static void replay(struct lab *lab, unsigned hosts, double share, unsigned p)
 		cache_open(&lab->cache[h], lab->blocks, (uint32_t)(lab->blocks * share) / pools,
 			lists, p == POLICY_ENGINE);
 		lab->cache[h].uses = lab->uses;
+		lab->cache[h].ghosts = &lab->ghosts;
+		lab->cache[h].entries = (uint64_t)(lab->blocks * share);
+		lab->cache[h].weight.value = USED_WEIGHT_MIN;
 	}
 	for (uint32_t r = 0; r < lab->trace.requests; r++) {
 		const uint32_t *block = request(lab, r, &count);
@@ -409,6 +429,7 @@ static void replay(struct lab *lab, unsigned hosts, double share, unsigned p)
 	}
 	for (unsigned h = 0; h < pools; h++)
 		cache_close(&lab->cache[h]);
+	ghosts_close(&lab->ghosts);
 }
 
 /* ---- the results ----------------------------------------------------------------------------- */

@@ -330,7 +330,6 @@ static void publish_page(
 		publish_page_end(ctl, page->later, status);
 		return;
 	}
-	publish_page_order(ctl, c, at->place);
 	tier_replaced(control, &at->key, page->length);
 	tier_published(control);
 	if (ctl->rail[place_rail(at->place)].first)
@@ -340,6 +339,7 @@ static void publish_page(
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
+	publish_page_order(ctl, c, at->place);
 }
 
 /*

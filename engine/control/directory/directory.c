@@ -372,7 +372,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 static void scratch_open(struct directory *dir)
 {
 	static Pc__Entry entry[MESSAGE_PAGES_MAX], *entry_at[MESSAGE_PAGES_MAX];
-	static uint32_t failed[MESSAGE_PAGES_MAX];
+	static uint32_t failed[MESSAGE_PAGES_MAX], again[MESSAGE_PAGES_MAX];
 
 	for (unsigned i = 0; i < MESSAGE_PAGES_MAX && !entry_at[i]; i++) {
 		entry[i] = (Pc__Entry)PC__ENTRY__INIT;
@@ -380,6 +380,7 @@ static void scratch_open(struct directory *dir)
 	}
 	dir->entry_at = entry_at;
 	dir->failed = failed;
+	dir->again = again;
 }
 
 int directory_open(struct control *control)

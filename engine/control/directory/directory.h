@@ -63,6 +63,9 @@ void directory_publish(struct control *control, const struct page_key *key,
  */
 void directory_remove(
 	struct control *control, const struct page_key *key, const struct location *at);
+/* The same of a page that is evicted: the owners keep its ghost. */
+void directory_evicted(struct control *control, const struct page_key *key,
+	const struct location *at, enum evicted from);
 /*
  * The page is on disk and not in memory: its owners get the entry of the page on disk, in place of
  * the one that they may have. False: not all of them do, so the caller removes that one.

@@ -114,6 +114,7 @@ static void batch_entries(struct directory *dir, const struct batch *batch)
 		const struct dir_update *update = batch->target[i]->update;
 
 		entry_write(dir->entry_at[i], &update->key, &update->at);
+		dir->entry_at[i]->evicted = update->evicted;
 		if (batch->kind == DIR_PUBLISH)
 			dir->entry_at[i]->ref = 0;
 	}
@@ -156,6 +157,18 @@ static void batch_resolve(struct directory *dir, struct owner *owner, struct bat
 	owner->refuses |= batch->kind == DIR_PUBLISH && failed_count != 0;
 	batch_had(batch, failed, failed_count);
 	batch_end(dir, batch, NULL, 0);
+}
+
+/*
+ * Pages of the batch that were evicted lately (Ack.again). The last one first, so that the first
+ * one of a prompt is evicted last.
+ */
+static void batch_again(
+	struct directory *dir, const struct batch *batch, const uint32_t *again, size_t count)
+{
+	for (size_t i = count; i > 0 && batch->kind == DIR_PUBLISH; i--)
+		page_again(dir->control, &batch->target[again[i - 1] / 2]->update->at,
+			again[i - 1] % 2 ? EVICTED_USED : EVICTED_NEW);
 }
 
 /*
@@ -437,10 +450,12 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 		return batch_durable(dir, owner, link, ack);
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
+		!failed_fit(2 * (size_t)batch->count, ack->n_again, ack->again) ||
 		(ack->later && batch->kind != DIR_FORGET))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
+	batch_again(dir, batch, ack->again, ack->n_again);
 	if (ack->later) {
 		batch_had(batch, ack->failed, ack->n_failed);
 		batch_unsynced(dir, owner, batch);

@@ -106,11 +106,13 @@ static bool entry_any(const struct control *control, const struct page_key *key)
 	return false;
 }
 
-bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at)
+bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at,
+	enum evicted *ret_evicted)
 {
 	struct control *control = dir->control;
 	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 
+	*ret_evicted = ghost_take(&control->shard->ghosts, key, control->shard->entries);
 	if (rc == -ENOSPC && shard_yield(control->shard, key, is_member, control)) {
 		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
@@ -124,12 +126,16 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 	return rc == 0;
 }
 
-void entry_delete(struct directory *dir, const struct page_key *key, const struct location *at)
+void entry_delete(struct directory *dir, const struct page_key *key, const struct location *at,
+	enum evicted evicted)
 {
 	struct control *control = dir->control;
+	struct shard *shard = control->shard;
 
-	control->counter[COUNTER_entries_removed] +=
-		shard_remove(control->shard, key, at->ref, at->place, at->generation);
+	if (!shard_remove(shard, key, at->ref, at->place, at->generation))
+		return;
+	control->counter[COUNTER_entries_removed]++;
+	ghost_put(&shard->ghosts, key, evicted, shard->entries);
 }
 
 /* What a holder changes in this engine's shard. */
@@ -155,14 +161,19 @@ static bool change_fits(const struct change *c)
 	return true;
 }
 
-/* Returns the number of entries without room; directory.failed has their indices. */
-static size_t change_execute(struct directory *dir, const struct change *c)
+/*
+ * Returns the number of entries without room; directory.failed has their indices. The same of pages
+ * that were evicted lately: *ret_again, directory.again (Ack.again).
+ */
+static size_t change_execute(struct directory *dir, const struct change *c, size_t *ret_again)
 {
-	size_t failed = 0;
+	size_t failed = 0, again = 0;
 
 	for (size_t i = 0; i < c->count; i++) {
 		const struct page_key key = entry_key(c->entry[i]);
 		struct location at = entry_location(c->entry[i]);
+		uint32_t why = c->entry[i]->evicted;
+		enum evicted evicted = why < EVICTED_KINDS ? (enum evicted)why : EVICTED_NOT;
 		struct page_key later;
 
 		if (i + PREFETCH_FAR < c->count) {
@@ -171,13 +182,16 @@ static size_t change_execute(struct directory *dir, const struct change *c)
 		}
 		if (c->remove) {
 			if (!location_right(dir->control, &key, &at))
-				entry_delete(dir, &key, &at);
+				entry_delete(dir, &key, &at, evicted);
 			continue;
 		}
 		at.ref = c->holder;
-		if (!entry_insert(dir, &key, &at))
+		if (!entry_insert(dir, &key, &at, &evicted))
 			dir->failed[failed++] = (uint32_t)i;
+		if (evicted != EVICTED_NOT)
+			dir->again[again++] = (uint32_t)i * 2 + (evicted == EVICTED_USED);
 	}
+	*ret_again = again;
 	return failed;
 }
 
@@ -195,8 +209,9 @@ static bool change_serve(
 	if (serial > holder->newest)
 		holder->newest = serial;
 	ack.serial = serial;
-	ack.n_failed = change_execute(dir, c);
+	ack.n_failed = change_execute(dir, c, &ack.n_again);
 	ack.failed = dir->failed;
+	ack.again = dir->again;
 	ack_reply(link, &ack);
 	return true;
 }
@@ -305,12 +320,14 @@ static bool relay_execute(struct control *control, struct rpc_link *link, const 
 		.rails = record ? record->rails : 0,
 		.count = relay->n_entries,
 		.entry = relay->entries};
+	size_t failed, again;
 
 	if (!record || record->self || holder->ref != relay->holder ||
 		relay->order <= holder->newest || !change_fits(&change))
 		return relay_refuse(control, link, relay);
 	holder->newest = relay->order;
-	relay_answer(link, relay->serial, true, change_execute(dir, &change), dir->failed);
+	failed = change_execute(dir, &change, &again);
+	relay_answer(link, relay->serial, true, failed, dir->failed);
 	holder_links_close(control, member_peer(control, record->peer));
 	return true;
 }

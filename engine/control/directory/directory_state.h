@@ -143,6 +143,7 @@ struct dir_request {
 	struct page_key key;
 	struct location at;
 	const struct waiter *waiter; /* NULL: none */
+	enum evicted evicted;        /* DIR_REMOVE: why */
 };
 
 struct dir_update {
@@ -154,6 +155,7 @@ struct dir_update {
 	 */
 	struct location at;
 	uint8_t kind;    /* an enum dir_kind: what is done at the owners */
+	uint8_t evicted; /* DIR_REMOVE: why, an enum evicted */
 	uint8_t status;  /* result of the update, an enum op_status; valid once `answered` */
 	bool answered;   /* the update is on the list `finished`, or its `done` was called */
 	bool background; /* the update is counted in directory.background */
@@ -420,7 +422,7 @@ struct directory {
 	struct askeds asked; /* the first one is being answered */
 	/* scratch memory for the entries of one message: MESSAGE_PAGES_MAX of each */
 	Pc__Entry **entry_at;
-	uint32_t *failed;
+	uint32_t *failed, *again;
 };
 
 /* The owner's index in the view, or view->owners. */
@@ -505,6 +507,7 @@ static inline void entry_write(
 	ret->place = at->place;
 	ret->generation = at->generation;
 	ret->ref = at->ref;
+	ret->evicted = EVICTED_NOT;
 }
 
 /* ---- directory.c ----------------------------------------------------------------------------- */
@@ -619,12 +622,14 @@ void hints_due(void *context);
 
 /*
  * Changes an entry of this engine's shard; `at` with the ref of its holder. It may take the room of
- * an entry of a member that left the map. False: no room; it is counted.
+ * an entry of a member that left the map. False: no room; it is counted. *ret_evicted: whether the
+ * page of the key was evicted lately.
  */
-bool entry_insert(
-	struct directory *directory, const struct page_key *key, const struct location *at);
-void entry_delete(
-	struct directory *directory, const struct page_key *key, const struct location *at);
+bool entry_insert(struct directory *directory, const struct page_key *key,
+	const struct location *at, enum evicted *ret_evicted);
+/* `evicted`: its holder has evicted the page. */
+void entry_delete(struct directory *directory, const struct page_key *key,
+	const struct location *at, enum evicted evicted);
 /* True if a message has entries, not too many, and all have a key. */
 bool entries_fit(size_t count, Pc__Entry *const *entries);
 /* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */

@@ -377,6 +377,7 @@ static struct dir_update *update_new(
 	}
 	dir->published |= request->kind == DIR_PUBLISH;
 	update->kind = (uint8_t)request->kind;
+	update->evicted = (uint8_t)request->evicted;
 	update->key = request->key;
 	update->at = request->at;
 	update->room = (uint16_t)room;
@@ -405,16 +406,19 @@ static bool update_has(const struct dir_update *update, uint32_t ref)
 static enum outcome update_do_here(struct directory *dir, const struct dir_update *update)
 {
 	struct location at = update->at;
+	enum evicted evicted;
+	bool done;
 
-	if (update->kind == DIR_PUBLISH) {
-		at.ref = dir->control->ref;
-		if (entry_insert(dir, &update->key, &at))
-			return OUTCOME_DONE;
-		dir->self->refuses = true;
-		return OUTCOME_FAILED;
+	if (update->kind == DIR_REMOVE) {
+		entry_delete(dir, &update->key, &at, (enum evicted)update->evicted);
+		return OUTCOME_DONE;
 	}
-	entry_delete(dir, &update->key, &at);
-	return OUTCOME_DONE;
+	at.ref = dir->control->ref;
+	done = entry_insert(dir, &update->key, &at, &evicted);
+	if (evicted != EVICTED_NOT)
+		page_again(dir->control, &at, evicted);
+	dir->self->refuses |= !done;
+	return done ? OUTCOME_DONE : OUTCOME_FAILED;
 }
 
 /* Executes a removal on this engine. The target is resolved at once, or when it is a promise. */
@@ -515,14 +519,15 @@ void directory_publish(struct control *control, const struct page_key *key,
  * OP_PEER_DOWN if one of them has left the map meanwhile: it may come back with the entry.
  */
 static void entry_remove(struct directory *dir, const struct page_key *key,
-	const struct location *at, const struct waiter *waiter)
+	const struct location *at, enum evicted evicted, const struct waiter *waiter)
 {
 	uint32_t owner[HAVERS_MAX];
 	unsigned owners = key_owners(dir, key, owner);
 
 	update_send(dir,
-		&(struct dir_request){DIR_REMOVE, .key = *key, .at = *at, .waiter = waiter}, owner,
-		owners);
+		&(struct dir_request){
+			DIR_REMOVE, .key = *key, .at = *at, .waiter = waiter, .evicted = evicted},
+		owner, owners);
 }
 
 /* True if an owner of the key, or a former one, has not acknowledged an earlier remove yet. */
@@ -540,12 +545,18 @@ static bool entry_removing(struct directory *dir, const struct page_key *key)
 	return false;
 }
 
-void directory_remove(
-	struct control *control, const struct page_key *key, const struct location *at)
+void directory_evicted(struct control *control, const struct page_key *key,
+	const struct location *at, enum evicted from)
 {
 	const struct location own = {control->ref, at->place, at->generation};
 
-	entry_remove(control->directory, key, &own, NULL);
+	entry_remove(control->directory, key, &own, from, NULL);
+}
+
+void directory_remove(
+	struct control *control, const struct page_key *key, const struct location *at)
+{
+	directory_evicted(control, key, at, EVICTED_NOT);
 }
 
 /* Where this engine has the page: in memory, on disk. Returns the number of places. */
@@ -591,7 +602,7 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 	if (at->ref == 0 || page_key_none(key) || location_right(control, key, at))
 		return;
 	control->counter[COUNTER_entries_stale]++;
-	entry_remove(control->directory, key, at, NULL);
+	entry_remove(control->directory, key, at, EVICTED_NOT, NULL);
 }
 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
@@ -760,7 +771,7 @@ static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_
 		return;
 	for (unsigned k = 0; k < places || k == 0; k++) {
 		forgets->waits++;
-		entry_remove(dir, key, places ? &at[k] : &none, &waiter);
+		entry_remove(dir, key, places ? &at[k] : &none, EVICTED_NOT, &waiter);
 	}
 }
 

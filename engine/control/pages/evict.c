@@ -96,20 +96,26 @@ static void evict_retire(
 		evict->rail[rail].retry = true;
 }
 
-/* As evict_take_away(). on_disk: the page is there; NULL: it is not. */
-static void evict_page(struct evict *evict, const struct page_key *key, uint32_t place,
-	uint32_t generation, const struct disk_page *on_disk)
+/* Evicts a page. on_disk: the page is there; NULL: it is not. */
+static void evict_page(
+	struct evict *evict, const struct pool_victim *page, const struct disk_page *on_disk)
 {
-	if (!on_disk || !evict->control->pages_events->on_disk(evict->control, on_disk))
-		evict->control->pages_events->remove(evict->control, key,
-			&(struct location){.place = place, .generation = generation});
-	evict_retire(evict, key, place, generation);
+	struct control *control = evict->control;
+
+	used_weight_evicted(&evict->weight, page->queue, index_count(control->index));
+	if (!on_disk || !control->pages_events->on_disk(control, on_disk))
+		control->pages_events->evicted(control, &page->key,
+			&(struct location){.place = page->place, .generation = page->generation},
+			page->queue);
+	evict_retire(evict, &page->key, page->place, page->generation);
 }
 
 void evict_take_away(
 	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
 {
-	evict_page(evict, key, place, generation, NULL);
+	evict->control->pages_events->remove(
+		evict->control, key, &(struct location){.place = place, .generation = generation});
+	evict_retire(evict, key, place, generation);
 }
 
 void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
@@ -241,6 +247,7 @@ static uint32_t evict_victims(
 	struct pool_victim victim[VICTIMS];
 	struct disk_page page;
 
+	pool_weigh(pool, evict->weight.value);
 	while (made < target) {
 		uint64_t more = (target - made + room->units - 1) / room->units;
 		unsigned n = pool_victims(pool, room->units * PAGE_UNIT, clean,
@@ -252,8 +259,7 @@ static uint32_t evict_victims(
 			bool on_disk = tier_evicting(evict->control, &victim[i], &page);
 
 			victims_prefetch(evict->control, victim, n, i);
-			evict_page(evict, &victim[i].key, victim[i].place, victim[i].generation,
-				on_disk ? &page : NULL);
+			evict_page(evict, &victim[i], on_disk ? &page : NULL);
 			PROBE_EVICT(room->rail, victim[i].place, victim[i].length);
 			made += length_units(victim[i].length);
 		}
@@ -318,6 +324,18 @@ void page_touched(struct control *control, uint32_t place)
 		pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
+void page_again(struct control *control, const struct location *at, enum evicted from)
+{
+	unsigned rail = place_rail(at->place);
+
+	if (rail >= control->rails ||
+		!pool_again(control->rail[rail].pool, at->place, at->generation) ||
+		from == EVICTED_NOT)
+		return;
+	control->counter[COUNTER_pages_stored_again]++;
+	used_weight_again(&control->evict->weight, from, index_count(control->index));
+}
+
 bool page_key_at(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
 {
@@ -349,6 +367,7 @@ int evict_open(struct control *control)
 		return -ENOMEM;
 	evict->control = control;
 	evict->limbo_ns = control_limbo_ns(control);
+	evict->weight.value = USED_WEIGHT_MIN;
 	control->evict = evict;
 	return 0;
 }

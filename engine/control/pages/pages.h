@@ -20,6 +20,7 @@
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
+#include "engine/control/pages/ghost.h"
 #include "engine/control/pages/sizes.h"
 #include "engine/disk/disk.h"
 #include "numa/huge.h"
@@ -56,6 +57,8 @@ struct pages_events {
 		const struct location *at, const struct waiter *waiter);
 	void (*remove)(
 		struct control *control, const struct page_key *key, const struct location *at);
+	void (*evicted)(struct control *control, const struct page_key *key,
+		const struct location *at, enum evicted from);
 	bool (*on_disk)(struct control *control, const struct disk_page *page);
 	/* pages may be here that no owner knows: on disk, or in memory that was adopted */
 	void (*disk_opened)(struct control *control);
@@ -231,6 +234,14 @@ void pool_order(struct pool *pool, uint32_t place, uint32_t before);
  */
 void pool_touch(struct pool *pool, uint32_t place);
 
+/*
+ * The page at `place`, which was just published, is one that was used again: it was evicted from
+ * that queue lately. False: it was known before, or it is no page.
+ */
+bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
+/* Sets the weight of pages that were used again (ghost.h). */
+void pool_weigh(struct pool *pool, uint32_t used_weight);
+
 /* Prefetches the page head at this place, which need not be valid, for a publish. */
 void pool_prefetch(const struct pool *pool, uint32_t place);
 
@@ -310,6 +321,7 @@ struct evict {
 	uint64_t limbo_ns;
 	/* slots that are granted to channels, or were by an earlier engine and are not returned */
 	uint64_t credits;
+	struct used_weight weight;
 };
 
 int evict_open(struct control *control);
@@ -340,6 +352,11 @@ void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, u
 
 /* Another engine has read this engine's page. */
 void page_touched(struct control *control, uint32_t place);
+/*
+ * An owner of the page's key says that its page was evicted lately, from that queue. The page was
+ * stored meanwhile. EVICTED_NOT: the page was on disk. Ignored if it is not there.
+ */
+void page_again(struct control *control, const struct location *at, enum evicted from);
 /*
  * The key of the page of that generation at `place` in this engine's memory. False: there is none.
  * `place` may be any number.
@@ -403,6 +420,7 @@ struct shard {
 	struct shard_side *side; /* array, one for each bucket */
 	uint32_t bits;           /* log2 of the number of buckets, 6..31 */
 	uint64_t entries;        /* number of live entries */
+	struct ghosts ghosts;    /* of keys whose entries this host had */
 };
 
 /* Prefetches what an insert or remove of the key's entry reads, some entries ahead of it. */

@@ -71,6 +71,7 @@ struct pool_victim {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
+	enum evicted queue; /* that has it */
 };
 
 /*

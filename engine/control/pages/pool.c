@@ -50,8 +50,7 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 	return (number << pool->shift) + index;
 }
 
-/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
-static uint32_t pool_locate_exact(
+uint32_t pool_locate_exact(
 	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {
 	uint32_t slot = pool_locate(pool, place);

@@ -5,9 +5,10 @@
  *
  * A class has two queues: a page enters QUEUE_NEW when it is published. A use of the page only sets
  * a bit. When that page is the next victim, it becomes the newest of QUEUE_USED instead. The next
- * victim is the oldest of either queue, where a page of QUEUE_USED counts as 1/USED_WEIGHT of its
- * age. Ages are counted in publishes, so an idle pool does not age. A prompt comes back soon or
- * never: order by last use keeps what comes back soon, the weight what came back before.
+ * victim is the oldest of either queue, where the age of a page of QUEUE_USED is divided by a
+ * weight (ghost.c). Ages are counted in publishes, so an idle pool does not age. A prompt comes
+ * back soon or never: order by last use keeps what comes back soon, the weight what came back
+ * before. A page that is stored again soon after it was evicted enters QUEUE_USED.
  *
  * Pages of one batch lie in the queue in reverse: the last page of a prompt goes first, because a
  * page is of use only while all pages before it are there.
@@ -30,8 +31,6 @@
  */
 #include "engine/control/pages/pool_inner.h"
 
-/* how much slower a page ages that was used again; chosen by replaying traces */
-#define USED_WEIGHT 2u
 /* share of the pages of a class that are too new to be evicted while there are others */
 #define NEW_SHARE 8u
 /* Publishes after which the next page of a batch does not follow the one before it. */
@@ -142,6 +141,21 @@ static void queue_spare(struct pool *pool, uint32_t slot)
 	queue_link(pool, slot, NONE);
 }
 
+bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	if (slot == NONE || pool->slots[slot].queue == QUEUE_USED)
+		return false;
+	queue_spare(pool, slot);
+	return true;
+}
+
+void pool_weigh(struct pool *pool, uint32_t used_weight)
+{
+	pool->used_weight = used_weight;
+}
+
 /* Describes the page in the slot. */
 static void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
 {
@@ -151,7 +165,8 @@ static void victim_name(const struct pool *pool, uint32_t slot, struct pool_vict
 	*ret = (struct pool_victim){.key = head.key,
 		.place = place_make(pool->rail, unit),
 		.generation = head.generation,
-		.length = head.length};
+		.length = head.length,
+		.queue = pool->slots[slot].queue == QUEUE_USED ? EVICTED_USED : EVICTED_NEW};
 }
 
 /* Whether the chunk that is being drained belongs to this size class. */
@@ -205,9 +220,10 @@ static uint32_t queues_pages(const struct pool *pool, const struct size_class *c
 static uint32_t page_age(const struct pool *pool, uint32_t slot)
 {
 	const struct slot *page = &pool->slots[slot];
-	uint32_t age = (uint32_t)pool->published - page->queued_at;
+	uint64_t age = (uint32_t)pool->published - page->queued_at;
 
-	return page->queue == QUEUE_USED ? age / USED_WEIGHT : age;
+	return (uint32_t)(page->queue == QUEUE_USED ? age * USED_WEIGHT_ONE / pool->used_weight
+						    : age);
 }
 
 /*

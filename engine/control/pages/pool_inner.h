@@ -220,6 +220,7 @@ struct pool {
 	 * chunk->used_at
 	 */
 	uint64_t pages, published;
+	uint32_t used_weight; /* how much slower a page of QUEUE_USED ages, in 1/USED_WEIGHT_ONE */
 	unsigned classes;
 	struct size_class class[CLASSES_MAX];
 };
@@ -294,6 +295,9 @@ static inline uint32_t chunks_for(const struct pool *pool, uint32_t units)
 
 /* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
 uint32_t pool_locate(const struct pool *pool, uint32_t place);
+/* The same; NONE unless it is in `state` and its head has this generation. */
+uint32_t pool_locate_exact(
+	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state);
 /*
  * Puts a slot into limbo; pool_rest() sets its end. Its generation is new already, and its chunk
  * does not count it in another state.

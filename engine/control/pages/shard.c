@@ -273,6 +273,7 @@ void shard_close(struct shard *shard)
 		return;
 	huge_close(&shard->memory);
 	huge_close(&shard->state_memory);
+	ghosts_close(&shard->ghosts);
 	*shard = (struct shard){0};
 }
 

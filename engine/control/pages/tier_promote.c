@@ -396,6 +396,10 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			deadline_ns = waiter->deadline_ns;
 	}
 	if (promote_publish(t, promote)) {
+		page_again(control,
+			&(struct location){
+				.place = promote->place, .generation = promote->generation},
+			EVICTED_NOT);
 		done = page_here(index_find(control->index, key));
 		tier_pin(t, promote->place, promote->generation, promote->bytes, readers,
 			deadline_ns);

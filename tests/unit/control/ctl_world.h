@@ -191,6 +191,13 @@ void directory_remove(
 	directory.removed++;
 }
 
+void directory_evicted(struct control *control, const struct page_key *key,
+	const struct location *at, enum evicted from)
+{
+	assert_true(from == EVICTED_NEW || from == EVICTED_USED);
+	directory_remove(control, key, at);
+}
+
 const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
 {
 	(void)c, (void)ref;

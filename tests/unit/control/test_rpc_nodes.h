@@ -59,6 +59,10 @@ struct node {
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
 	uint32_t touched;
+	/* pages that it was told were evicted lately; the newest one first */
+	unsigned agains;
+	uint32_t again_place[8];
+	enum evicted again_from[8];
 	/* the pages on its disk */
 	struct disk_page *disk;
 	unsigned disk_pages;

@@ -230,6 +230,14 @@ void page_touched(struct control *control, uint32_t place)
 	n->touched = place;
 }
 
+void page_again(struct control *control, const struct location *at, enum evicted from)
+{
+	struct node *n = (struct node *)control;
+
+	n->again_place[n->agains % 8] = at->place;
+	n->again_from[n->agains++ % 8] = from;
+}
+
 void scrub_reported(struct control *control, const struct page_report *report)
 {
 	struct node *n = (struct node *)control;

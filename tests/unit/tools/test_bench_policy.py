@@ -252,7 +252,7 @@ class Policy(unittest.TestCase):
     def test_the_engine_hits_as_the_best_of_the_others(self):
         trace, = results("--requests", 3000, "--pool", "10%", "--hosts", 2, "--l2", "1%",
                          "--seeds", 1)
-        self.assertGreater(trace["cells"][0]["engine_to_best"], 0.9)
+        self.assertGreater(trace["cells"][0]["engine_to_best"], 0.85)
 
     def test_runs_are_equal_and_seeds_differ(self):
         arguments = ("--requests", 300, "--pool", "10%", "--hosts", 2, "--seeds", 1)

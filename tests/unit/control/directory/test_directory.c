@@ -537,6 +537,54 @@ static void touches_reach_the_node_that_has_the_page(void **state)
 	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
 }
 
+static void evict(unsigned holder, uint64_t number, enum evicted from)
+{
+	struct page_key key = key_of(number);
+
+	index_remove(node[holder].control.index, &key);
+	directory_evicted(&node[holder].control, &key,
+		&(struct location){
+			.place = place_make((uint32_t)number & 1, (uint32_t)number & 0xffff),
+			.generation = 1},
+		from);
+}
+
+static void the_host_that_stores_an_evicted_page_again_learns_it(void **state)
+{
+	(void)state;
+	/* two replicas at two nodes: each is told by its own shard, and by the other one */
+	open_nodes(2, 300);
+	for (uint64_t k = 0; k < 4; k++)
+		node_put(0, k, 1, 1000);
+	assert_true(nodes_until(node[0].dones == 4, 1000));
+	assert_int_equal(node[0].agains, 0);
+	evict(0, 0, EVICTED_NOT);
+	evict(0, 1, EVICTED_NEW);
+	evict(0, 2, EVICTED_USED);
+	evict(0, 3, EVICTED_NEW);
+	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
+	for (uint64_t k = 0; k < 4; k++)
+		node_put(1, k, 1, 1000);
+	assert_true(nodes_until(node[1].agains == 6, 1000));
+	/* of the own shard as they are stored, of the other one the last of the batch first */
+	for (unsigned i = 0; i < 6; i++) {
+		static const uint32_t number[] = {1, 2, 3, 3, 2, 1};
+
+		assert_int_equal(node[1].again_place[i], place_make(number[i] & 1, number[i]));
+		assert_int_equal(
+			node[1].again_from[i], number[i] == 2 ? EVICTED_USED : EVICTED_NEW);
+	}
+	assert_int_equal(node[0].agains, 0);
+	/* the ghosts are used up */
+	evict(1, 1, EVICTED_NOT);
+	node_put(0, 1, 1, 1000);
+	node_put(0, 0, 1, 1000);
+	assert_true(nodes_until(node[0].dones == 6, 1000));
+	assert_int_equal(node[0].agains, 0);
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -561,6 +609,7 @@ int main(void)
 		T(a_forget_does_not_wait_for_a_dead_member_and_is_unreachable),
 		T(reports_reach_the_node_that_has_the_page),
 		T(touches_reach_the_node_that_has_the_page),
+		T(the_host_that_stores_an_evicted_page_again_learns_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

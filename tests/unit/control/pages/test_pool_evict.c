@@ -77,6 +77,38 @@ static void a_page_that_was_used_ages_half_as_fast(void **state)
 	pool_close(pool);
 }
 
+static void a_page_that_is_stored_again_counts_as_used(void **state)
+{
+	/* 1 ages a quarter as fast as the others, until the weight is one again */
+	static const uint64_t want[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 1};
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place = UINT32_MAX, generation = UINT32_MAX;
+	struct pool_victim victim;
+
+	(void)state;
+	pool_weigh(pool, 4 * USED_WEIGHT_ONE);
+	assert_true(page_new(pool, MIB, 1, &place));
+	generation =
+		page_head_load((const struct page_head *)pool_heads(pool)->base + place_unit(place))
+			.generation;
+	for (uint64_t n = 2; n <= 4; n++)
+		assert_true(page_new(pool, MIB, n, NULL));
+	assert_false(pool_again(pool, place, generation + 1));
+	assert_false(pool_again(pool, UINT32_MAX, generation));
+	assert_true(pool_again(pool, place, generation));
+	assert_false(pool_again(pool, place, generation));
+	for (uint64_t n = 0; n < 9; n++)
+		assert_int_equal(replace(pool, 5 + n, NULL), want[n]);
+	pool_weigh(pool, USED_WEIGHT_ONE);
+	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
+	assert_int_equal(victim.key.word[0], 1);
+	assert_int_equal(victim.queue, EVICTED_USED);
+	retire(pool, &victim);
+	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
+	assert_int_equal(victim.queue, EVICTED_NEW);
+	pool_close(pool);
+}
+
 /* The order in which the pages of a batch go: the last one first, older batches before. */
 static void the_last_page_of_a_batch_goes_first(void **state)
 {
@@ -283,6 +315,7 @@ int main(void)
 		cmocka_unit_test_setup(pages_are_evicted_in_the_order_of_publishing, start),
 		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
+		cmocka_unit_test_setup(a_page_that_is_stored_again_counts_as_used, start),
 		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
 		cmocka_unit_test_setup(a_batch_is_as_old_as_its_first_page, start),
 		cmocka_unit_test_setup(

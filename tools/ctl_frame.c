@@ -43,13 +43,14 @@ static size_t line_fits(const struct paper *p, const unsigned char *stops, const
 	if (part && !stops)
 		return part;
 	end = part ? part : end;
-	do {
+	for (;; end--) {
 		while (end && text[end] != ' ')
 			end--;
 		while (end && text[end - 1] == ' ')
 			end--;
-	} while (!stops && end && text[end - 1] >= '0' && text[end - 1] <= '9');
-	return end;
+		if (stops || !end || text[end - 1] < '0' || text[end - 1] > '9')
+			return end;
+	}
 }
 
 /* One line without its end, of which only what the width has room for. */

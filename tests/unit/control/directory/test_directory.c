@@ -552,7 +552,7 @@ static void evict(unsigned holder, uint64_t number, enum evicted from)
 static void the_host_that_stores_an_evicted_page_again_learns_it(void **state)
 {
 	(void)state;
-	/* two replicas at two nodes: each is told by its own shard, and by the other one */
+	/* Both nodes own each key: one answer comes from the own shard, one from the other node. */
 	open_nodes(2, 300);
 	for (uint64_t k = 0; k < 4; k++)
 		node_put(0, k, 1, 1000);

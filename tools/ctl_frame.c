@@ -12,7 +12,8 @@
 #include "tools/ctl.h"
 
 #define FINDINGS_SHOWN 4u
-#define LINES_BELOW 5u /* lines below the rails: a blank one, pool, directory, clients, the keys */
+/* lines below the rails: a blank one, pool, usable, directory, clients, the keys */
+#define LINES_BELOW 6u
 #define STALE_MS 2500u /* a report this old is called stale */
 
 struct paper {
@@ -237,6 +238,17 @@ static void print_pool(struct paper *p, json_object *report)
 		text_count(frame_figure(report, "room_refused"), refused));
 }
 
+static void print_usable(struct paper *p, json_object *report)
+{
+	char usable[WORDS_BYTES], age[WORDS_BYTES], again[WORDS_BYTES];
+	double seconds = frame_figure(report, "eviction_age_seconds");
+
+	line(p, "usable     %s of exists; eviction age %s; %s back in a minute",
+		text_ratio(frame_figure(report, "exists_usable_ratio"), usable),
+		seconds < 0 ? "-" : text_duration((uint64_t)(seconds * 1e3), age),
+		text_ratio(frame_figure(report, "again_soon_ratio"), again));
+}
+
 static void print_directory(struct paper *p, json_object *report)
 {
 	char count[WORDS_BYTES], room[WORDS_BYTES], share[WORDS_BYTES], dropped[WORDS_BYTES];
@@ -272,6 +284,7 @@ void frame_print(const struct frame *frame, FILE *out)
 	print_rails(&p, frame->report);
 	line(&p, "%s", "");
 	print_pool(&p, frame->report);
+	print_usable(&p, frame->report);
 	print_directory(&p, frame->report);
 	print_clients(&p, frame->report);
 }

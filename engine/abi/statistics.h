@@ -64,6 +64,8 @@ struct statistics_words {
 	uint64_t reissued;       /* page READs repeated because a rail failed */
 	uint64_t lookups;        /* keys looked up in the directory */
 	uint64_t lookups_cached; /* keys whose location the channel remembered */
+	/* hits in front of the first page of their batch that was none: what a prefix can use */
+	uint64_t get_usable, exists_usable;
 };
 static_assert(sizeof(struct statistics_words) % sizeof(uint64_t) == 0, "an array of words");
 #define STATISTICS_WORDS (sizeof(struct statistics_words) / sizeof(uint64_t))

@@ -80,6 +80,18 @@ static void statistics_add_counts(struct pc_channel *ch, struct statistics_words
 	ch->counts_told = *now;
 }
 
+/* The hits of a batch in front of its first page that was none. */
+static uint64_t statistics_usable(const struct pc_batch *b, uint64_t hits)
+{
+	uint64_t run = 0;
+
+	if (hits == b->count)
+		return hits;
+	while (run < b->count && b->results[run] == PC_HIT)
+		run++;
+	return run;
+}
+
 /* Counts a batch that has ended, in the segment of the channel. */
 static void statistics_batch(const struct pc_batch *b)
 {
@@ -105,6 +117,10 @@ static void statistics_batch(const struct pc_batch *b)
 	shm_count(&calls->result[STATISTICS_HIT], hits);
 	shm_count(&calls->latency_ns_sum, ns);
 	shm_count(&calls->latency[latency_bucket(ns)], 1);
+	if (b->kind == BATCH_GET)
+		shm_count(&s->words.get_usable, statistics_usable(b, hits));
+	else if (b->kind == BATCH_EXISTS)
+		shm_count(&s->words.exists_usable, statistics_usable(b, hits));
 	statistics_add_counts(b->channel, &s->words);
 	statistics_write_end(s);
 }

@@ -88,6 +88,7 @@ def recent(**different):
         "get_pages_per_second": 46400, "get_batches_per_second": 1450,
         "set_batches_per_second": 310, "exists_batches_per_second": 900, "get_hit_ratio": 0.93,
         "get_local_ratio": 0.353, "get_remote_ratio": 0.577, "exists_hit_ratio": 0.93,
+        "exists_usable_ratio": 0.881, "eviction_age_seconds": 10800, "again_soon_ratio": 0.012,
         "get_p50_seconds": 1.1e-4, "get_p99_seconds": 5.2e-4, "get_p999_seconds": 1.8e-3,
         "set_p50_seconds": 1.4e-4, "set_p99_seconds": 7.2e-4, "set_p999_seconds": 1.9e-3,
         "exists_p50_seconds": 2.4e-5, "exists_p99_seconds": 1.2e-4, "exists_p999_seconds": 3e-4,

@@ -330,7 +330,9 @@ class Figures(harness.PageTest):
         self.assertIn("set 3.10 GB/s", page.text("#bandwidth"))
         self.assertEqual(page.text("#hits .big"), "93.0%")
         self.assertIn("local 35.3%, remote 57.7%", page.text("#hits"))
+        self.assertIn("exists: 93.0% found, 88.1% usable", page.text("#hits"))
         self.assertEqual(page.text("#evictions .big"), "412/s evicted")
+        self.assertIn("after 3 h; 1.2% stored again in a minute", page.text("#evictions"))
         self.assertEqual(page.text("#space .big"), "pool 78.5%")
         self.assertIn("directory 38.1%", page.text("#space"))
 

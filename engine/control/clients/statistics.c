@@ -86,7 +86,9 @@ static bool statistics_possible(const struct statistics_words *more, uint64_t us
 	return more->get_local <= pages && more->get_remote <= pages && more->get_bytes <= bytes &&
 	       more->get_staged <= more->get_bytes && more->set_bytes <= bytes &&
 	       more->set_present <= pages && more->reissued <= pages && more->lookups <= pages &&
-	       more->lookups_cached <= pages;
+	       more->lookups_cached <= pages &&
+	       more->get_usable <= more->calls[STATISTICS_GET].result[STATISTICS_HIT] &&
+	       more->exists_usable <= more->calls[STATISTICS_EXISTS].result[STATISTICS_HIT];
 }
 
 bool statistics_collect(struct statistics *statistics, struct statistics_source *source,

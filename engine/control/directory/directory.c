@@ -343,6 +343,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 	uint64_t dead_ns = control_dead_ns(control);
 	struct owner *owner;
 
+	ghosts_tick(&control->shard->ghosts, now_ns / 1000000000);
 	departed_tick(dir, now_ns);
 	compare_tick(dir, now_ns);
 	passes_tick(dir, now_ns);

@@ -113,6 +113,7 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 
 	*ret_evicted = ghost_take(&control->shard->ghosts, key, control->shard->entries);
+	control->counter[COUNTER_entries_again_soon] = control->shard->ghosts.soon;
 	if (rc == -ENOSPC && shard_yield(control->shard, key, is_member, control)) {
 		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);

@@ -88,6 +88,22 @@ void ghost_put(
 	bucket[oldest] = cell;
 }
 
+void ghosts_tick(struct ghosts *ghosts, uint64_t second)
+{
+	if (second - ghosts->second > GHOST_SOON_S)
+		ghosts->second = second - GHOST_SOON_S;
+	while (ghosts->second < second)
+		ghosts->clock_at[ghosts->second++ % GHOST_SOON_S] = ghosts->clock;
+}
+
+/* Whether a ghost of this age was put after the oldest second that is known. */
+static bool ghost_is_soon(const struct ghosts *ghosts, uint32_t age)
+{
+	uint64_t recent = ghosts->clock - ghosts->clock_at[ghosts->second % GHOST_SOON_S];
+
+	return (age + 1ull) * (ghosts->cells >> UNIT_SHIFT) <= recent;
+}
+
 enum evicted ghost_take(struct ghosts *ghosts, const struct page_key *key, uint64_t entries)
 {
 	uint32_t *bucket, now;
@@ -104,6 +120,7 @@ enum evicted ghost_take(struct ghosts *ghosts, const struct page_key *key, uint6
 		bucket[i] = 0;
 		if (cell_age(cell, now) > entries * REMEMBERED / (ghosts->cells >> UNIT_SHIFT))
 			return EVICTED_NOT;
+		ghosts->soon += ghost_is_soon(ghosts, cell_age(cell, now));
 		return cell & 1 ? EVICTED_USED : EVICTED_NEW;
 	}
 	return EVICTED_NOT;

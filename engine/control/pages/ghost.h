@@ -22,11 +22,16 @@ enum evicted {
 	EVICTED_KINDS
 };
 
+#define GHOST_SOON_S 60u /* a page that is stored again after less time was evicted far too early */
+
 /* A table of cells of 4 bytes in buckets of 64 bytes. All zero: without memory, as at first. */
 struct ghosts {
 	uint32_t *cell;
-	uint64_t cells; /* a power of two, or 0 */
-	uint64_t clock; /* ghosts that were put */
+	uint64_t cells;                  /* a power of two, or 0 */
+	uint64_t clock;                  /* ghosts that were put */
+	uint64_t clock_at[GHOST_SOON_S]; /* `clock` at the last seconds, by their number */
+	uint64_t second;                 /* the next one */
+	uint64_t soon; /* ghosts taken that were surely younger than GHOST_SOON_S */
 };
 
 /*
@@ -37,6 +42,8 @@ void ghost_put(
 	struct ghosts *ghosts, const struct page_key *key, enum evicted from, uint64_t entries);
 /* Takes the ghost out. EVICTED_NOT: there is none. One in 30,000 keys gets that of another one. */
 enum evicted ghost_take(struct ghosts *ghosts, const struct page_key *key, uint64_t entries);
+/* Called at each heartbeat, at `second` of any clock: the age of a ghost is told from it. */
+void ghosts_tick(struct ghosts *ghosts, uint64_t second);
 void ghosts_close(struct ghosts *ghosts);
 
 /* How much slower a page ages that was used again. `pages`, below: that the host holds. */

@@ -64,6 +64,38 @@ static void a_batch_is_counted_once_with_its_results(void **state)
 	free(at);
 }
 
+/* A page behind a gap is a hit, and of no use to a prefix. */
+static void hits_before_the_first_gap_are_usable(void **state)
+{
+	static const bool there[] = {true, true, false, true, true, true};
+	unsigned char *at = malloc(6 * PAGE_BYTES);
+	struct one one[6];
+	struct pc_page pages[6];
+	enum pc_result result[6];
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "key-%u", i);
+		if (there[i])
+			fake_page(&fake, name, FAKE_A, 1, PAGE_BYTES);
+		pages[i] = *one_page(&one[i], name, at + i * PAGE_BYTES, PAGE_BYTES);
+	}
+	assert_int_equal(pc_exists(ch, pages, 6, PATIENCE_MS, result), 0);
+	assert_int_equal(words().calls[STATISTICS_EXISTS].result[STATISTICS_HIT], 5);
+	assert_int_equal(words().exists_usable, 2);
+	assert_int_equal(pc_exists(ch, pages + 3, 3, PATIENCE_MS, result), 0);
+	assert_int_equal(words().exists_usable, 5);
+	assert_int_equal(pc_exists(ch, pages + 2, 4, PATIENCE_MS, result), 0);
+	assert_int_equal(words().exists_usable, 5);
+	assert_int_equal(words().get_usable, 0);
+	assert_int_equal(pc_get(ch, pages + 1, 5, PATIENCE_MS, result), 0);
+	assert_int_equal(words().calls[STATISTICS_GET].result[STATISTICS_HIT], 4);
+	assert_int_equal(words().get_usable, 1);
+	free(at);
+}
+
 static void what_has_no_valid_arguments_is_counted_too(void **state)
 {
 	struct pc_page page = {.key = NULL};
@@ -129,6 +161,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			a_batch_is_counted_once_with_its_results, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			hits_before_the_first_gap_are_usable, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(
 			what_has_no_valid_arguments_is_counted_too, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(

@@ -102,10 +102,20 @@ static void a_narrow_terminal_has_fewer_columns_and_no_number_that_is_cut(void *
 	columns = 80;
 }
 
+static void what_a_full_pool_costs_is_one_line(void **state)
+{
+	(void)state;
+	assert_shown("{}", "usable     - of exists; eviction age -; - back in a minute\n");
+	assert_shown("{\"recent\":{\"exists_usable_ratio\":0.881,\"again_soon_ratio\":0.012,"
+		     "\"eviction_age_seconds\":7380.5}}",
+		"usable     88.1% of exists; eviction age 2 h 3 min; 1.2% back in a minute\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(members_whose_version_is_not_known_are_not_of_another_one),
+		cmocka_unit_test(what_a_full_pool_costs_is_one_line),
 		cmocka_unit_test(a_figure_that_a_call_lacks_is_a_dash_and_no_number),
 		cmocka_unit_test(a_narrow_terminal_has_fewer_columns_and_no_number_that_is_cut),
 	};

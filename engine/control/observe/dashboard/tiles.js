@@ -85,11 +85,14 @@ function showHits(report) {
   setAttribute(id("hits-local"), "width", width(local));
   setAttribute(id("hits-remote"), "width", width(remote));
   setAttribute(id("hits-remote"), "x", width(local));
-  if (recent.get_hit_ratio < 0) return tile("hits", "ok", "–", [`No get ${sinceOf(report)}.`]);
+  const exists = recent.exists_hit_ratio < 0 ? "" : `exists: ${wordsOfShare(
+    recent.exists_hit_ratio)} found, ${wordsOfShare(recent.exists_usable_ratio)} usable`;
+  if (recent.get_hit_ratio < 0)
+    return tile("hits", "ok", "–", [`No get ${sinceOf(report)}.`, exists]);
   tile("hits", failed ? "warning" : "ok", wordsOfShare(recent.get_hit_ratio), [
     `local ${wordsOfShare(local)}, remote ${wordsOfShare(remote)}`,
     `${wordsOfCount(recent.get_pages_per_second)} pages/s`,
-    failed ? `!${wordsOfCount(failed)} pages failed or came too late` : ""]);
+    failed ? `!${wordsOfCount(failed)} pages failed or came too late` : exists]);
 }
 
 function showRailBars(f) {
@@ -174,7 +177,9 @@ function showEvictions({recent}) {
       recent.entries_dropped ? `!${wordsOfCount(recent.entries_dropped)} directory entries dropped` :
         "No directory entry dropped.",
       recent.reads_failed ? `!${wordsOfCount(recent.reads_failed)} READs failed` :
-        "No READ failed."]);
+        recent.eviction_age_seconds < 0 ? "No READ failed." :
+          `after ${wordsOfSpan(1000 * recent.eviction_age_seconds)}; ` +
+          `${wordsOfShare(recent.again_soon_ratio)} stored again in a minute`]);
 }
 
 function showDirectory(report) {

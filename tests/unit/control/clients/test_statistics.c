@@ -158,6 +158,12 @@ static void what_is_impossible_is_refused(void **state)
 	refused("more staged than read");
 	area.words.set_bytes = 1ull << 50;
 	refused("more bytes stored than memory can move");
+	batch(STATISTICS_GET, 4, 1, 2000);
+	area.words.get_usable = 4;
+	refused("more usable pages of get than hits");
+	batch(STATISTICS_EXISTS, 4, 1, 2000);
+	area.words.exists_usable = 4;
+	refused("more usable pages of exists than hits");
 	for (unsigned i = 0; i < 6; i++) {
 		uint64_t *const counts[] = {&area.words.lookups, &area.words.lookups_cached,
 			&area.words.get_local, &area.words.get_remote, &area.words.set_present,

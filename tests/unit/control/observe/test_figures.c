@@ -41,6 +41,7 @@ static void nothing_that_happened_is_no_figure(void **state)
 	assert_true(r->seconds == 10);
 	assert_true(r->get_bytes_per_second == 0 && r->evicted_pages_per_second == 0);
 	assert_true(r->get_hit_ratio == -1 && r->exists_hit_ratio == -1);
+	assert_true(r->exists_usable_ratio == -1 && r->eviction_age_seconds == -1);
 	assert_true(r->get_p50_seconds == -1 && r->set_p999_seconds == -1);
 	assert_true(r->loop_lag_p99_seconds == -1);
 	assert_true(s.recent.rail[1].rail_read_p99_seconds == -1);
@@ -68,6 +69,11 @@ static void ratios_and_times_are_of_the_last_seconds(void **state)
 		sample_batch(&s, STATISTICS_GET, 4, i < 33 ? 4 : 0, 70000);
 	sample_batch(&s, STATISTICS_GET, 4, 4, 9000000);
 	sample_batch(&s, STATISTICS_EXISTS, 10, 4, 40000);
+	s.clients.exists_usable += 3;
+	s.keys = 5000;
+	s.counter[COUNTER_pages_evicted] += 20;
+	s.counter[COUNTER_entries_inserted] += 40;
+	s.counter[COUNTER_entries_again_soon] += 10;
 	s.clients.get_local += 44;
 	s.clients.get_remote += 220;
 	s.lag[latency_bucket(5000000)]++;
@@ -76,6 +82,8 @@ static void ratios_and_times_are_of_the_last_seconds(void **state)
 	assert_true(r->get_pages_per_second == 40 && r->get_batches_per_second == 10);
 	assert_true(r->get_hit_ratio == .66 && r->get_local_ratio == .11);
 	assert_true(r->get_remote_ratio == .55 && r->exists_hit_ratio == .6);
+	assert_true(r->exists_usable_ratio == .3 && r->again_soon_ratio == .25);
+	assert_true(r->eviction_age_seconds == 2500); /* 5000 pages, 2 evicted a second */
 	assert_time(r->get_p50_seconds, 70000);
 	assert_time(r->get_p99_seconds, 70000);
 	assert_time(r->get_p999_seconds, 9000000);

@@ -58,6 +58,36 @@ static void a_ghost_is_taken_once_and_names_its_queue(void **state)
 	assert_int_equal(take(&ghosts, 4), EVICTED_NOT);
 }
 
+/* Of the evictions of the last minute, and none that is older, whatever the size of a unit. */
+static void ghosts_younger_than_a_minute_are_counted(void **state)
+{
+	struct ghosts ghosts = {0};
+	uint64_t second = 1000000, number = 0, soon;
+
+	(void)state;
+	for (unsigned i = 0; i < 200; i++) { /* 200 evictions a second, a unit is 128 */
+		ghosts_tick(&ghosts, ++second);
+		for (unsigned n = 0; n < 200; n++)
+			put(&ghosts, number++, EVICTED_NEW);
+	}
+	assert_int_equal(ghosts.soon, 0);
+	for (uint64_t n = number - 61 * 200; n < number - 60 * 200; n++)
+		assert_int_equal(take(&ghosts, n), EVICTED_NEW);
+	assert_int_equal(ghosts.soon, 0);
+	for (uint64_t n = number - 58 * 200; n < number - 57 * 200; n++)
+		assert_int_equal(take(&ghosts, n), EVICTED_NEW);
+	assert_int_equal(ghosts.soon, 200);
+	ghosts_tick(&ghosts, second += 59);
+	assert_int_equal(take(&ghosts, number - 300), EVICTED_NEW);
+	assert_int_equal(ghosts.soon, 200);
+	put(&ghosts, number++, EVICTED_NEW);
+	ghosts_tick(&ghosts, second += 3600);
+	soon = ghosts.soon;
+	assert_int_equal(take(&ghosts, number - 1), EVICTED_NEW);
+	assert_int_equal(ghosts.soon, soon);
+	ghosts_close(&ghosts);
+}
+
 /* Also after the clock of the cells has gone round several times. */
 static void three_times_the_entries_are_remembered_and_no_more(void **state)
 {
@@ -151,6 +181,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_ghost_is_taken_once_and_names_its_queue),
+		cmocka_unit_test(ghosts_younger_than_a_minute_are_counted),
 		cmocka_unit_test(three_times_the_entries_are_remembered_and_no_more),
 		cmocka_unit_test(the_table_grows_with_the_entries),
 		cmocka_unit_test(the_queue_whose_ghosts_return_gets_more_room),

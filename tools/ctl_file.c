@@ -195,8 +195,11 @@ int ctl_put(struct ctl_run *ctl, const char *key, const char *path)
 	result = chunks(ctl, pc_set, key, data, bytes);
 	if (result == PC_HIT)
 		result = manifest_call(ctl, pc_set, key, &manifest);
-	/* the last pages of a file that is larger than the pools evict its first ones */
-	if (result == PC_HIT)
+	/*
+	 * The last pages of a file that is larger than the pools evict its first ones. The page of a
+	 * short file is missing only if another put or remove of this key took it.
+	 */
+	if (result == PC_HIT && bytes > CHUNK)
 		result = chunks(ctl, pc_exists, key, data, bytes) == PC_MISS ? PC_FULL : PC_HIT;
 	if (result == PC_HIT && !ctl->json)
 		printf("%s: stored %lu bytes\n", key, bytes);

@@ -196,6 +196,19 @@ class Files(harness.ClusterTest):
             self.assertEqual(engines.figure(0, "pages"), 9)  # 8 of the file, and its manifest
         self.stop_cleanly(engines)
 
+    def test_two_puts_of_one_key_at_one_time_are_both_stored(self):
+        """Each removes the other's older file first: that is no lack of room."""
+        engines = self.start(2, pool_bytes="16MiB")
+        command = [CTL, "put", "same", "--string", "x"]
+        for _ in range(30):
+            puts = [subprocess.Popen([*command, "--socket", socket], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True)
+                    for socket in engines.sockets]
+            for put in puts:
+                said, _ = put.communicate()
+                self.assertEqual(said, "same: stored 1 bytes\n")
+        self.stop_cleanly(engines)
+
 
 class Words(harness.ClusterTest):
     def test_a_wrong_command_is_named_before_an_engine_is_asked(self):

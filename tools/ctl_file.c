@@ -196,8 +196,8 @@ int ctl_put(struct ctl_run *ctl, const char *key, const char *path)
 	if (result == PC_HIT)
 		result = manifest_call(ctl, pc_set, key, &manifest);
 	/*
-	 * The last pages of a file that is larger than the pools evict its first ones. The page of a
-	 * short file is missing only if another put or remove of this key took it.
+	 * The last pages of a file that is larger than the pools evict its first ones. The page of
+	 * a short file is missing only if another put or remove of this key took it.
 	 */
 	if (result == PC_HIT && bytes > CHUNK)
 		result = chunks(ctl, pc_exists, key, data, bytes) == PC_MISS ? PC_FULL : PC_HIT;

@@ -160,15 +160,15 @@ static void batch_resolve(struct directory *dir, struct owner *owner, struct bat
 }
 
 /*
- * Pages of the batch that were evicted lately (Ack.again). The last one first, so that the first
- * one of a prompt is evicted last.
+ * Pages of the batch that were evicted lately, or that are copies (Ack.again). The last one first,
+ * so that the first one of a prompt is evicted last.
  */
 static void batch_again(
 	struct directory *dir, const struct batch *batch, const uint32_t *again, size_t count)
 {
 	for (size_t i = count; i > 0 && batch->kind == DIR_PUBLISH; i--)
-		page_again(dir->control, &batch->target[again[i - 1] / 2]->update->at,
-			again[i - 1] % 2 ? EVICTED_USED : EVICTED_NEW);
+		target_again(dir, batch->target[again[i - 1] / AGAIN_KINDS],
+			(enum evicted)(again[i - 1] % AGAIN_KINDS));
 }
 
 /*
@@ -450,7 +450,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 		return batch_durable(dir, owner, link, ack);
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
-		!failed_fit(2 * (size_t)batch->count, ack->n_again, ack->again) ||
+		!failed_fit(AGAIN_KINDS * (size_t)batch->count, ack->n_again, ack->again) ||
 		(ack->later && batch->kind != DIR_FORGET))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);

@@ -94,14 +94,20 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 	return true;
 }
 
-/* The shard has an entry of a member for the key: readers find the page without another one. */
-static bool entry_any(const struct control *control, const struct page_key *key)
+/*
+ * The shard has an entry of a member for the key: readers find the page without another one.
+ * `beside`: only of a page in the memory of another member than this one; NULL: any.
+ */
+static bool entry_any(
+	const struct control *control, const struct page_key *key, const struct location *beside)
 {
 	struct dir_entry found[2 * BUCKET_ENTRIES];
 	unsigned count = shard_find(control->shard, key, found, 2 * BUCKET_ENTRIES);
 
 	for (unsigned i = 0; i < count; i++)
-		if (member_by_ref(control, found[i].ref))
+		if (member_by_ref(control, found[i].ref) &&
+			(!beside ||
+				(found[i].ref != beside->ref && !place_on_disk(found[i].place))))
 			return true;
 	return false;
 }
@@ -118,9 +124,11 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 	}
+	if (rc == 0 && *ret_evicted == EVICTED_NOT && entry_any(control, key, at))
+		*ret_evicted = EVICTED_COPY;
 	if (rc == 0)
 		control->counter[COUNTER_entries_inserted]++;
-	else if (entry_any(control, key))
+	else if (entry_any(control, key, NULL))
 		control->counter[COUNTER_entries_surplus]++;
 	else
 		control->counter[COUNTER_entries_dropped]++;
@@ -136,7 +144,8 @@ void entry_delete(struct directory *dir, const struct page_key *key, const struc
 	if (!shard_remove(shard, key, at->ref, at->place, at->generation))
 		return;
 	control->counter[COUNTER_entries_removed]++;
-	ghost_put(&shard->ghosts, key, evicted, shard->entries);
+	if (evicted != EVICTED_NOT && !entry_any(control, key, NULL))
+		ghost_put(&shard->ghosts, key, evicted, shard->entries);
 }
 
 /* What a holder changes in this engine's shard. */
@@ -163,8 +172,8 @@ static bool change_fits(const struct change *c)
 }
 
 /*
- * Returns the number of entries without room; directory.failed has their indices. The same of pages
- * that were evicted lately: *ret_again, directory.again (Ack.again).
+ * Returns the number of entries without room; directory.failed has their indices. *ret_again: the
+ * number of entries in directory.again (Ack.again).
  */
 static size_t change_execute(struct directory *dir, const struct change *c, size_t *ret_again)
 {
@@ -190,7 +199,7 @@ static size_t change_execute(struct directory *dir, const struct change *c, size
 		if (!entry_insert(dir, &key, &at, &evicted))
 			dir->failed[failed++] = (uint32_t)i;
 		if (evicted != EVICTED_NOT)
-			dir->again[again++] = (uint32_t)i * 2 + (evicted == EVICTED_USED);
+			dir->again[again++] = (uint32_t)i * AGAIN_KINDS + evicted;
 	}
 	*ret_again = again;
 	return failed;

@@ -402,6 +402,14 @@ static bool update_has(const struct dir_update *update, uint32_t ref)
 	return false;
 }
 
+void target_again(struct directory *dir, const struct dir_target *target, enum evicted why)
+{
+	const struct dir_update *update = target->update;
+
+	if (why != EVICTED_COPY || (target == update->target && !update->background))
+		page_again(dir->control, &update->at, why);
+}
+
 /* Publishes or removes the entry in this engine's own shard. */
 static enum outcome update_do_here(struct directory *dir, const struct dir_update *update)
 {
@@ -416,7 +424,7 @@ static enum outcome update_do_here(struct directory *dir, const struct dir_updat
 	at.ref = dir->control->ref;
 	done = entry_insert(dir, &update->key, &at, &evicted);
 	if (evicted != EVICTED_NOT)
-		page_again(dir->control, &at, evicted);
+		target_again(dir, &update->target[update->targets - 1], evicted);
 	dir->self->refuses |= !done;
 	return done ? OUTCOME_DONE : OUTCOME_FAILED;
 }

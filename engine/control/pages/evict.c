@@ -324,16 +324,22 @@ void page_touched(struct control *control, uint32_t place)
 		pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
+static void page_stored_again(struct control *control, enum evicted from)
+{
+	control->counter[COUNTER_pages_stored_again]++;
+	used_weight_again(&control->evict->weight, from, index_count(control->index));
+}
+
 void page_again(struct control *control, const struct location *at, enum evicted from)
 {
 	unsigned rail = place_rail(at->place);
+	struct pool *pool = rail < control->rails ? control->rail[rail].pool : NULL;
 
-	if (rail >= control->rails ||
-		!pool_again(control->rail[rail].pool, at->place, at->generation) ||
-		from == EVICTED_NOT)
-		return;
-	control->counter[COUNTER_pages_stored_again]++;
-	used_weight_again(&control->evict->weight, from, index_count(control->index));
+	if (pool && from == EVICTED_COPY)
+		control->counter[COUNTER_pages_copied] +=
+			pool_copy(pool, at->place, at->generation);
+	else if (pool && pool_again(pool, at->place, at->generation) && from != EVICTED_NOT)
+		page_stored_again(control, from);
 }
 
 bool page_key_at(

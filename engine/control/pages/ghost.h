@@ -19,7 +19,9 @@ enum evicted {
 	EVICTED_NOT,  /* not evicted lately */
 	EVICTED_NEW,  /* from the queue of pages that were used once */
 	EVICTED_USED, /* from that of pages that were used again */
-	EVICTED_KINDS
+	EVICTED_KINDS,
+	/* not evicted: another host has just stored the page, too; in answers only */
+	EVICTED_COPY = EVICTED_KINDS
 };
 
 #define GHOST_SOON_S 60u /* a page that is stored again after less time was evicted far too early */

@@ -239,6 +239,11 @@ void pool_touch(struct pool *pool, uint32_t place);
  * that queue lately. False: it was known before, or it is no page.
  */
 bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
+/*
+ * The page at `place`, which was just published, is a copy of one on another host: it is evicted
+ * first, unless it is used. False: it is no page.
+ */
+bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 
@@ -353,8 +358,8 @@ void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, u
 /* Another engine has read this engine's page. */
 void page_touched(struct control *control, uint32_t place);
 /*
- * An owner of the page's key says that its page was evicted lately, from that queue. The page was
- * stored meanwhile. EVICTED_NOT: the page was on disk. Ignored if it is not there.
+ * An owner of the page's key says that its page was evicted lately, from that queue, or is a copy.
+ * The page was stored meanwhile. EVICTED_NOT: the page was on disk. Ignored if it is not there.
  */
 void page_again(struct control *control, const struct location *at, enum evicted from);
 /*

@@ -151,6 +151,27 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
+bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE), oldest;
+	struct queue *queue;
+
+	if (slot == NONE)
+		return false;
+	queue = page_queue(pool, slot);
+	oldest = queue->oldest;
+	if (slot == oldest)
+		return true;
+	/* it passes the spill pointer: a copy is not worth a write */
+	queue_unlink(pool, slot);
+	pool->slots[slot].queued_at = pool->slots[oldest].queued_at;
+	pool->slots[slot].newer = oldest;
+	pool->slots[slot].next = NONE;
+	pool->slots[oldest].next = slot;
+	queue->oldest = slot;
+	return true;
+}
+
 void pool_weigh(struct pool *pool, uint32_t used_weight)
 {
 	pool->used_weight = used_weight;

@@ -576,10 +576,53 @@ static void the_host_that_stores_an_evicted_page_again_learns_it(void **state)
 	}
 	assert_int_equal(node[0].agains, 0);
 	/* the ghosts are used up */
+	evict(1, 0, EVICTED_NOT);
 	evict(1, 1, EVICTED_NOT);
+	assert_true(nodes_until(node[1].control.directory->background == 0, 1000));
 	node_put(0, 1, 1, 1000);
 	node_put(0, 0, 1, 1000);
 	assert_true(nodes_until(node[0].dones == 6, 1000));
+	assert_int_equal(node[0].agains, 0);
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
+/* Both hosts own each key. Its first owner, which may be either of them, says it. */
+static void the_host_that_stores_a_page_of_another_one_learns_that_it_is_a_copy(void **state)
+{
+	const struct location moved = {.place = place_make(0, 7), .generation = 2};
+	struct page_key key = key_of(1);
+
+	(void)state;
+	open_nodes(2, 300);
+	for (uint64_t k = 0; k < 16; k++)
+		node_put(0, k, 1, 1000);
+	assert_true(nodes_until(node[0].dones == 16, 1000));
+	for (uint64_t k = 0; k < 8; k++)
+		node_put(1, k, 1, 1000);
+	assert_true(nodes_until(node[1].dones == 8, 1000));
+	assert_int_equal(node[0].agains, 0);
+	assert_int_equal(node[1].agains, 8);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(node[1].again_from[i], EVICTED_COPY);
+	/* not of what it shows once more, and not beside a page that is on disk only */
+	key = key_of(20);
+	directory_publish(&node[0].control, &key,
+		&(struct location){.place = PLACE_DISK << 28 | 3, .generation = 1}, NULL);
+	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
+	node_put(1, 20, 1, 1000);
+	assert_true(nodes_until(node[1].dones == 9, 1000));
+	key = key_of(1);
+	directory_publish(&node[1].control, &key, &moved, NULL);
+	assert_true(nodes_until(node[1].control.directory->background == 0, 1000));
+	assert_int_equal(node[1].agains, 8);
+	/* the copy that goes leaves no ghost: the page is still there */
+	evict(1, 0, EVICTED_NEW);
+	assert_true(nodes_until(node[1].control.directory->background == 0, 1000));
+	evict(0, 0, EVICTED_NOT);
+	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
+	node_put(0, 0, 1, 1000);
+	assert_true(nodes_until(node[0].dones == 17, 1000));
 	assert_int_equal(node[0].agains, 0);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
@@ -610,6 +653,7 @@ int main(void)
 		T(reports_reach_the_node_that_has_the_page),
 		T(touches_reach_the_node_that_has_the_page),
 		T(the_host_that_stores_an_evicted_page_again_learns_it),
+		T(the_host_that_stores_a_page_of_another_one_learns_that_it_is_a_copy),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

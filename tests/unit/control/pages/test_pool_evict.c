@@ -109,6 +109,35 @@ static void a_page_that_is_stored_again_counts_as_used(void **state)
 	pool_close(pool);
 }
 
+/* 3, 4 and 5 are copies: 5 and 4 go first, 3 was used meanwhile. */
+static void a_copy_goes_first_unless_it_is_used(void **state)
+{
+	static const uint64_t want[] = {5, 4, 1, 2, 6};
+	struct pool *pool = pool_new(8 * MIB);
+	uint32_t place[7] = {0}, generation;
+
+	(void)state;
+	pool_weigh(pool, USED_WEIGHT_ONE);
+	for (uint64_t n = 1; n <= 8; n++) {
+		assert_true(page_new(pool, MIB, n, n < 7 ? &place[n] : NULL));
+		/* 2 is older than 4 and 5, in the other queue */
+		if (n == 3)
+			assert_true(pool_again(pool, place[2], 1));
+	}
+	for (unsigned n = 3; n <= 5; n++) {
+		generation = page_head_load(
+			(const struct page_head *)pool_heads(pool)->base + place_unit(place[n]))
+				     .generation;
+		assert_false(pool_copy(pool, place[n], generation + 1));
+		assert_true(pool_copy(pool, place[n], generation));
+		assert_true(pool_copy(pool, place[n], generation));
+	}
+	pool_touch(pool, place[3]);
+	for (unsigned n = 0; n < 5; n++)
+		assert_int_equal(replace(pool, 10 + n, NULL), want[n]);
+	pool_close(pool);
+}
+
 /* The order in which the pages of a batch go: the last one first, older batches before. */
 static void the_last_page_of_a_batch_goes_first(void **state)
 {
@@ -316,6 +345,7 @@ int main(void)
 		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
 		cmocka_unit_test_setup(a_page_that_is_stored_again_counts_as_used, start),
+		cmocka_unit_test_setup(a_copy_goes_first_unless_it_is_used, start),
 		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
 		cmocka_unit_test_setup(a_batch_is_as_old_as_its_first_page, start),
 		cmocka_unit_test_setup(

@@ -14,7 +14,8 @@ NOT_RUN = {
     r"python3 -m sglang\.launch_server ": "served runs the same lines, from the backend's README",
     r"apt install \./peercache-engine_": "python_deb installs the packages on a bare Debian",
     r"python3 -m venv (/opt/)?peercache && ": "python_wheel installs the wheel on a bare Debian",
-    r"pip install (\./)?peercache[-=]": "python_wheel, python_install and python_migration do that",
+    r"pip install (\./|build/package/)?peercache[-=]":
+        "python_wheel, python_install and python_migration do that",
     r"python3 -m peercache\.migration ": "python_migration runs it",
     r"conf=\$VIRTUAL_ENV": "python_wheel runs this block of README.md after installing the wheel",
     r"peercache-engine --config \$conf": "python_wheel",

@@ -32,6 +32,10 @@ struct ctl_run {
 	const char *peer[DOCTOR_PEERS + 1];
 	unsigned peers;
 	const char *root, *user;
+	/* of keys */
+	const char *record; /* file */
+	bool gets;
+	uint64_t seconds, max_bytes;
 	/* of put, get, exists, rm and clear; the others open it themselves, if they need one */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
@@ -49,6 +53,9 @@ int ctl_rm(struct ctl_run *ctl, const char *key);
  * not known to be empty.
  */
 int ctl_clear(struct ctl_run *ctl);
+
+/* ctl_keys.c. 0, or CTL_NO_ANSWER: there is no engine, or it ended. */
+int ctl_keys(struct ctl_run *ctl);
 
 /* ctl_status.c */
 int ctl_status(struct ctl_run *ctl);

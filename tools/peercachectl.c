@@ -36,7 +36,9 @@ static const char help[] =
 	"  rm KEY...            remove it from the cluster\n"
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
 	"                       one namespace and its ranks (--namespace); with --cluster those of\n"
-	"                       all hosts\n\n"
+	"                       all hosts\n"
+	"  keys                 record what the clients of this host ask for, for peercache-bench\n"
+	"                       policy: how much memory buys how many hits\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
@@ -46,6 +48,10 @@ static const char help[] =
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --cluster            clear: all hosts; a line for each, and for those that do not answer\n"
+	"  --record FILE        keys: write a new file; a number for each key, nothing of its text\n"
+	"  --seconds N          keys: end after this time (default 3600)\n"
+	"  --max-bytes SIZE     keys: end before the file is larger (default 1GiB)\n"
+	"  --gets               keys: what get asks for; default: exists, which SGLang calls first\n"
 	"  --config FILE        doctor: the settings of the engine\n"
 	"  --set S.KEY=VALUE    doctor: one setting, overrides FILE; may be repeated\n"
 	"  --peer HOST[:PORT]   doctor: examine ports, versions and clocks between this host and\n"
@@ -83,6 +89,10 @@ static const char help[] =
 	"  0  nothing to mend; what could not be examined is printed as unknown\n"
 	"  1  something to mend\n"
 	"  2  wrong usage or settings\n"
+	"Exit status of keys:\n"
+	"  0  the time or the file ended, or a signal ended it\n"
+	"  2  wrong usage, or the file could not be written\n"
+	"  3  no engine answers, or another process records\n"
 	"Exit status of restart:\n"
 	"  0  the next engine serves\n"
 	"  1  the engine was left running: nothing would keep its pages, or no permission\n"
@@ -96,6 +106,7 @@ static const char help[] =
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl clear --cluster --namespace 'pc2|model=llama-70b|prefix=|tag='\n"
+	"  $ peercachectl keys --record trace.jsonl --seconds 600\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n\n"
 	"Files:\n"
 	"  %s/\n"
@@ -135,7 +146,7 @@ static const struct verb {
 	int least, most;
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
 	{"directory", 1, 1}, {"explain", 2, 2}, {"doctor", 1, 1}, {"restart", 1, 1}, {"put", 2, 3},
-	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"clear", 1, 1}};
+	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"clear", 1, 1}, {"keys", 1, 1}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -212,7 +223,7 @@ static int look(struct ctl_run *ctl, char **words)
 		int (*run)(struct ctl_run *ctl);
 	} commands[] = {{"status", ctl_status}, {"members", ctl_members}, {"health", ctl_health},
 		{"directory", ctl_directory}, {"top", ctl_top}, {"restart", ctl_restart},
-		{"doctor", ctl_doctor}};
+		{"doctor", ctl_doctor}, {"keys", ctl_keys}};
 
 	if (!strcmp(words[0], "explain"))
 		return ctl_explain(ctl, words[1]);
@@ -299,9 +310,14 @@ int main(int argc, char **argv)
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'C'},
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
-		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
-	struct ctl_run ctl = {
-		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
+		{"record", 1, NULL, 'R'}, {"seconds", 1, NULL, 'T'}, {"max-bytes", 1, NULL, 'M'},
+		{"gets", 0, NULL, 'G'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
+	struct ctl_run ctl = {.name_space = "peercachectl",
+		.timeout_ms = 5000,
+		.restart_ms = 60000,
+		.seconds = 3600,
+		.max_bytes = 1u << 30};
 	int o;
 
 	tool_begin();
@@ -327,6 +343,12 @@ int main(int argc, char **argv)
 			break;
 		case 'r': ctl.root = optarg; break;
 		case 'u': ctl.user = optarg; break;
+		case 'R': ctl.record = optarg; break;
+		case 'T': ctl.seconds = parse_number("--seconds", optarg, 1, 10000000); break;
+		case 'M':
+			ctl.max_bytes = parse_size("--max-bytes", optarg, 4096, 1ull << 40);
+			break;
+		case 'G': ctl.gets = true; break;
 		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;
 		default: die("see --help");

@@ -23,6 +23,8 @@
  *                             length; out: a = region
  *   REGION_REMOVE  -          a (in) = region                -
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
+ *   ASKED          -          a (in) = enum statistics_call  memfd: for each channel, a number
+ *                             out: a = bytes                 of words, and its words (asked.h)
  *
  * `wake` is one end of a socket pair: it becomes readable when the client must check its rings.
  * The kicks are eventfds: clients write them; only the engine reads them.
@@ -34,12 +36,13 @@
 #ifndef ABI_SEGMENT_H
 #define ABI_SEGMENT_H
 
+#include "engine/abi/asked.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
-#define ABI_VERSION 17u
+#define ABI_VERSION 18u
 #define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
 #define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
 #define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */
@@ -51,6 +54,7 @@ enum attach_kind {
 	ATTACH_REGION_ADD = 4,
 	ATTACH_REGION_REMOVE = 5,
 	ATTACH_REPORT = 6,
+	ATTACH_ASKED = 7,
 };
 
 /* A request of a client on the engine's socket. */
@@ -113,6 +117,8 @@ struct status_segment {
 	/* owner: control plane, which counts it up 20 times a second while its loop runs: while it
 	 * changes, a request that takes long is being worked on */
 	uint32_t beat;
+	/* owner: control plane; 1 + the enum statistics_call whose keys are recorded; 0: none is */
+	uint32_t asked;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */
@@ -194,6 +200,7 @@ struct channel_layout {
 	size_t ctl;             /* offset of the ctl ring */
 	size_t ctl_done;        /* offset of the ctl done ring */
 	size_t staging;         /* offset of the staging memory: STAGING_BYTES, aligned to 4096 */
+	size_t asked;           /* offset of struct channel_asked */
 	size_t bytes;           /* length of the whole segment */
 };
 
@@ -216,7 +223,8 @@ static inline struct channel_layout channel_layout(uint32_t rails)
 	l.ctl_done = at;
 	at += ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	l.staging = (at + 4095) & ~(size_t)4095;
-	l.bytes = l.staging + STAGING_BYTES;
+	l.asked = l.staging + STAGING_BYTES;
+	l.bytes = l.asked + ASKED_BYTES;
 	return l;
 }
 

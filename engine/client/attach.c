@@ -652,17 +652,17 @@ uint64_t pc_page_bytes_max(const struct pc *pc)
 	return bytes;
 }
 
-static int report_read(int fd, uint64_t bytes, char **ret_text)
+static int reply_read(int fd, uint64_t bytes, char **ret_text)
 {
 	struct stat about;
 	uint64_t got = 0;
 	char *text;
 
 	if (bytes > REPORT_BYTES_MAX || fstat(fd, &about) || (uint64_t)about.st_size < bytes)
-		return error_set(-EPROTO, "the engine's report has an invalid size");
+		return error_set(-EPROTO, "the engine's reply has an invalid size");
 	text = malloc(bytes + 1);
 	if (!text)
-		return error_set(-ENOMEM, "out of memory for a report of %llu bytes",
+		return error_set(-ENOMEM, "out of memory for a reply of %llu bytes",
 			(unsigned long long)bytes);
 	while (got < bytes) {
 		ssize_t n = pread(fd, text + got, bytes - got, (off_t)got);
@@ -671,7 +671,7 @@ static int report_read(int fd, uint64_t bytes, char **ret_text)
 			continue;
 		if (n <= 0) {
 			free(text);
-			return error_set(-EPROTO, "the engine's report ends early");
+			return error_set(-EPROTO, "the engine's reply ends early");
 		}
 		got += (uint64_t)n;
 	}
@@ -680,31 +680,58 @@ static int report_read(int fd, uint64_t bytes, char **ret_text)
 	return 0;
 }
 
-int pc_report(struct pc *pc, char **ret_json)
+/* Sends a request whose reply has call->a bytes in a file, which the caller of this frees. */
+static int session_fetch(struct pc *pc, struct session_call *call, char **ret_text)
 {
-	struct session_call call = {.kind = ATTACH_REPORT, .send_fd = -1, .timeout_ms = 10000};
 	struct client_session *session;
 	int rc;
 
-	error_clear();
-	if (!pc || !ret_json)
-		return error_set(-EINVAL, "pc_report() needs a session and a place for its result");
 	pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	session = pc_session_get(pc);
 	if (!session)
 		return pc_no_session(pc);
-	rc = pc_wire_lock(pc, clock_monotonic_ns() + call.timeout_ms * 1000000ull);
+	rc = pc_wire_lock(pc, clock_monotonic_ns() + call->timeout_ms * 1000000ull);
 	if (!rc) {
-		rc = session_ask(session, &call);
+		rc = session_ask(session, call);
 		pthread_mutex_unlock(&pc->wire);
 	}
-	if (!rc && call.fds != 1)
-		rc = error_set(-EPROTO, "the engine sent no report");
+	if (!rc && call->fds != 1)
+		rc = error_set(-EPROTO, "the engine sent nothing with its reply");
 	if (!rc)
-		rc = report_read(call.fd[0], call.a, ret_json);
-	session_close_fds(&call);
+		rc = reply_read(call->fd[0], call->a, ret_text);
+	session_close_fds(call);
 	if (shm_load(&session->dead))
 		pc_session_end(pc, session);
 	pc_session_put(pc, session);
 	return rc;
+}
+
+int pc_report(struct pc *pc, char **ret_json)
+{
+	struct session_call call = {.kind = ATTACH_REPORT, .send_fd = -1, .timeout_ms = 10000};
+
+	error_clear();
+	if (!pc || !ret_json)
+		return error_set(-EINVAL, "pc_report() needs a session and a place for its result");
+	return session_fetch(pc, &call, ret_json);
+}
+
+int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_count)
+{
+	struct session_call call = {.kind = ATTACH_ASKED,
+		.a = gets ? STATISTICS_GET : STATISTICS_EXISTS,
+		.send_fd = -1,
+		.timeout_ms = 10000};
+	char *text;
+	int rc;
+
+	error_clear();
+	if (!pc || !ret_words || !ret_count)
+		return error_set(-EINVAL, "pc_asked() needs a session and places for its results");
+	rc = session_fetch(pc, &call, &text);
+	if (rc)
+		return rc;
+	*ret_words = (uint64_t *)(void *)text; /* from malloc() */
+	*ret_count = call.a / sizeof(**ret_words);
+	return 0;
 }

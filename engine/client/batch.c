@@ -125,6 +125,26 @@ static void statistics_batch(const struct pc_batch *b)
 	statistics_write_end(s);
 }
 
+/* Notes the keys of a batch for the process that records them. */
+static void asked_note(const struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	struct channel_asked *asked = ch->asked;
+	uint64_t at = shm_load64(&asked->written), used = at - shm_load_acquire64(&asked->taken);
+
+	if (used > ASKED_WORDS || b->count >= ASKED_WORDS - used) {
+		ch->asked_lost++;
+		return;
+	}
+	shm_store64(&asked->word[at++ % ASKED_WORDS],
+		(uint64_t)ch->asked_lost << ASKED_LOST_SHIFT | b->count);
+	for (uint32_t i = 0; i < b->count; i++)
+		shm_store64(&asked->word[at++ % ASKED_WORDS],
+			b->work[i].phase == PAGE_DONE ? 0 : b->work[i].key.word[0]);
+	shm_store_release64(&asked->written, at);
+	ch->asked_lost = 0;
+}
+
 /* ---- segments of a page ---------------------------------------------------------------------- */
 
 /* True if the page's segments are of one length and at one distance, as those of a run must be. */
@@ -594,6 +614,8 @@ static void batch_begin(struct pc_batch *b)
 	struct pc_channel *ch = b->channel;
 
 	ch->now_ns = clock_monotonic_ns();
+	if (unlikely(shm_load(&ch->session->status->asked) == b->kind + 1u) && b->count)
+		asked_note(b);
 	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
 	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
 		(b->kind == BATCH_GET ? get_begin : look_all)(b);

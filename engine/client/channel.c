@@ -220,6 +220,8 @@ static int channel_map(
 	}
 	ch->segment = at;
 	ch->statistics = (struct channel_statistics *)(void *)(ch->segment + ch->layout.statistics);
+	ch->asked = (struct channel_asked *)(void *)(ch->segment + ch->layout.asked);
+	ch->asked_lost = 0;
 	ch->counts_told = ch->counts;
 	ch->id = (uint32_t)call->a;
 	ch->wake = call->fd[1];

@@ -180,8 +180,10 @@ struct pc_channel {
 	uint64_t verify_random; /* state of the generator of those distances; never 0 */
 	struct pc_counts counts;
 	struct channel_statistics *statistics; /* in the segment; NULL: not attached */
-	struct pc_counts counts_told;          /* the part of `counts` that is in the statistics */
-	struct pc_channel *next;               /* in the list of open channels, under pc->lock */
+	struct channel_asked *asked;           /* in the segment, too */
+	uint32_t asked_lost; /* batches that found no room there since the last one that did */
+	struct pc_counts counts_told; /* the part of `counts` that is in the statistics */
+	struct pc_channel *next;      /* in the list of open channels, under pc->lock */
 };
 
 /*

@@ -167,6 +167,14 @@ PC_API uint64_t pc_page_bytes_max(const struct pc *pc);
  * Errors: -ENOTCONN: no engine. -ETIMEDOUT: no reply within 10 s.
  */
 PC_API int pc_report(struct pc *pc, char **ret_json);
+/*
+ * For peercachectl keys: the keys of all clients of this host since the last call, of exists or,
+ * if `gets`, of get. The first call starts the recording, which ends with this session. For each
+ * channel a number of words, then these words of struct channel_asked. The caller frees *ret_words
+ * with free() and checks each number. Any thread. Errors: -EBUSY: another process records;
+ * -ENOTCONN, -ETIMEDOUT: as above.
+ */
+PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_count);
 
 /* ---- memory -------------------------------------------------------------------------------- */
 

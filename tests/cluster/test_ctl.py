@@ -104,6 +104,65 @@ class Health(harness.ClusterTest):
         self.assertEqual(ctl("/nowhere/e.sock", "directory", "all").returncode, 2)
 
 
+class Keys(harness.ClusterTest):
+    def test_a_recorded_trace_is_the_one_that_was_replayed(self):
+        """Same calls, and keys are equal where those of the trace are; readable after a kill."""
+        engines = self.start(1, pool_bytes="64MiB")
+        socket = engines.sockets[0]
+        with tempfile.TemporaryDirectory() as folder:
+            given, trace = f"{folder}/given.jsonl", f"{folder}/trace.jsonl"
+            requests = [[n % 7, *range(n * 100, n * 100 + n % 30)] for n in range(100)]
+            with open(given, "w", encoding="utf-8") as file:
+                for ids in requests:
+                    file.write(json.dumps({"hash_ids": ids}) + "\n")
+
+            def recorded():
+                with open(trace, encoding="utf-8") as file:
+                    return [json.loads(line)["hash_ids"] for line in file]
+
+            recorder = subprocess.Popen([CTL, "--socket", socket, "keys", "--record", trace],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                harness.wait_for(lambda: os.path.exists(trace) and (
+                    ctl(socket, "exists", "probe"), recorded())[1], 30, "it records")
+                self.assertEqual(os.stat(trace).st_mode & 0o777, 0o600)
+                second = ctl(socket, "keys", "--record", f"{folder}/second.jsonl")
+                self.assertEqual(second.returncode, 3, second.stderr)
+                self.assertIn("another process records", second.stdout)
+                self.assertNotIn("second.jsonl", os.listdir(folder))
+                probes = len(recorded())
+                done = harness.run([harness.program("tools/peercache-replay"), "--sockets", socket,
+                                    "--trace", given, "--quiet"], capture_output=True, text=True,
+                                   seconds=60)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                harness.wait_for(lambda: len(recorded()) >= probes + len(requests), 30,
+                                 "all calls are in the file")
+            finally:
+                recorder.kill()
+                recorder.communicate()
+            got = [ids for ids in recorded() if ids != recorded()[0]]
+            self.assertEqual([len(ids) for ids in got], [len(ids) for ids in requests])
+            pairs = {(a, b) for old, new in zip(requests, got) for a, b in zip(old, new)}
+            for side in (0, 1):
+                self.assertEqual(len({pair[side] for pair in pairs}), len(pairs))
+            lab = harness.run([harness.program("tools/peercache-bench"), "policy", trace, "--pool",
+                               "50%", "--hosts", "1", "--l2", "0%", "--policy", "engine,lru"],
+                              capture_output=True, text=True, seconds=60)
+            self.assertEqual(lab.returncode, 0, lab.stderr)
+            self.assertIn("lru", lab.stdout)
+            self.assertEqual(ctl(socket, "keys", "--record", trace).returncode, 2, "it is there")
+        self.stop_cleanly(engines)
+
+    def test_it_ends_by_itself(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        with tempfile.TemporaryDirectory() as folder:
+            done = ctl(engines.sockets[0], "--json", "keys", "--record", f"{folder}/a", "--seconds",
+                       "1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["ended"], "the time is over")
+        self.stop_cleanly(engines)
+
+
 class Json(harness.ClusterTest):
     def document(self, done, status=0, output="stdout"):
         """The one document that a command has printed."""

@@ -26,6 +26,8 @@ NOT_RUN = {
     r"tools/demo --trace": "needs Mooncake's public trace beside the tree",
     r"ls /sys/class/infiniband": "no NIC is here",
     r"peercache-setup-host .*--apply": "writes to the kernel of this machine; tools_setup_host",
+    r"peercachectl keys ": "it records for minutes; cluster/test_ctl.py runs it, and the next line",
+    r"peercache-bench policy trace\.jsonl": "of the recorded trace, which is not there",
     r"(systemd-sysusers|systemctl|journalctl)": "no systemd runs here; cluster/test_systemd.py",
 }
 

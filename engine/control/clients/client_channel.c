@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -164,6 +165,43 @@ void client_statistics_collect(struct control *control, uint64_t now_ns)
 			channel_statistics_collect(clients->channel[i], now_ns);
 }
 
+/* ---- keys that are recorded ------------------------------------------------------------------ */
+
+/* Appends the new keys of the channel to the file of the recorder, whatever words these are. */
+static void channel_asked_take(struct channel *c)
+{
+	const struct clients *clients = c->session->control->clients;
+	const struct channel_layout l = channel_layout(c->session->control->rails);
+	struct channel_asked *asked = (struct channel_asked *)(void *)(c->map + l.asked);
+	uint64_t first = c->asked_taken % ASKED_WORDS, ahead = ASKED_WORDS - first, words;
+	struct iovec part[3] = {
+		{&words, sizeof(words)}, {&asked->word[first], 0}, {asked->word, 0}};
+
+	if (!clients->recorder || !c->map)
+		return;
+	words = shm_load_acquire64(&asked->written) - c->asked_taken;
+	c->asked_taken += words;
+	/* it is full if the recorder does not come */
+	if (words && words <= ASKED_WORDS &&
+		lseek(clients->asked_fd, 0, SEEK_CUR) < CLIENT_ASKED_BYTES) {
+		part[1].iov_len = (words < ahead ? words : ahead) * sizeof(words);
+		part[2].iov_len = words * sizeof(words) - part[1].iov_len;
+		if (writev(clients->asked_fd, part, 3) < 0)
+			log_warn("clients: keys of process %d are not recorded: %s",
+				(int)c->session->pid, strerror(errno));
+	}
+	shm_store_release64(&asked->taken, c->asked_taken);
+}
+
+void client_asked_take(struct control *control)
+{
+	struct clients *clients = control->clients;
+
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (clients->channel[i])
+			channel_asked_take(clients->channel[i]);
+}
+
 /* ---- freeing a channel ----------------------------------------------------------------------- */
 
 /* Frees the channel at once. */
@@ -173,6 +211,7 @@ static void channel_free(struct channel *c)
 	struct clients *clients = s->control->clients;
 
 	channel_statistics_collect(c, net_now());
+	channel_asked_take(c);
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);

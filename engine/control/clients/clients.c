@@ -346,6 +346,39 @@ static void session_report_request(struct session *s)
 	free(text);
 }
 
+/* The first one begins the recording; its reply is empty. */
+static void session_asked_request(struct session *s)
+{
+	struct clients *clients = s->control->clients;
+	int next, fd = -1;
+	off_t bytes = 0;
+
+	if (s->request.a != STATISTICS_GET && s->request.a != STATISTICS_EXISTS) {
+		session_fail(s, -EINVAL, "only keys of get or of exists are recorded");
+		return;
+	}
+	if (clients->recorder && clients->recorder != s) {
+		session_fail(s, -EBUSY, "another process records the keys; end it first");
+		return;
+	}
+	next = memfd_create("peercache-asked", MFD_CLOEXEC);
+	if (next < 0) {
+		session_fail(s, -errno, "no memory for the keys");
+		return;
+	}
+	if (clients->recorder) {
+		client_asked_take(s->control);
+		fd = clients->asked_fd;
+		bytes = lseek(fd, 0, SEEK_CUR);
+	}
+	clients->recorder = s;
+	clients->asked_fd = next;
+	shm_store(&s->control->status->asked, 1 + (uint32_t)s->request.a);
+	session_reply(s, (uint64_t)bytes, 0, fd < 0 ? &next : &fd, 1);
+	if (fd >= 0)
+		close(fd);
+}
+
 /*
  * Checks a request. Returns 0, or -errno with the reason in `text`. After -EPROTO, a client with
  * another protocol, the session ends.
@@ -375,7 +408,7 @@ static int session_request_check(
 			sizeof(*r), received, received > sizeof(*r) ? " or more" : "");
 		return -EPROTO;
 	}
-	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REPORT) {
+	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_ASKED) {
 		text_fit(text, bytes, "request kind %u does not exist", r->kind);
 		return -EINVAL;
 	}
@@ -420,6 +453,7 @@ static void session_serve(struct session *s, size_t received, int fd, unsigned f
 	case ATTACH_REGION_ADD: region_add_request(s, fd); break;
 	case ATTACH_REGION_REMOVE: region_remove_request(s); break;
 	case ATTACH_REPORT: session_report_request(s); break;
+	case ATTACH_ASKED: session_asked_request(s); break;
 	}
 }
 
@@ -526,6 +560,11 @@ void session_end(struct session *s, const char *why)
 		return;
 	s->ending = true;
 	clients->endings++;
+	if (clients->recorder == s) {
+		clients->recorder = NULL;
+		close(clients->asked_fd);
+		shm_store(&s->control->status->asked, 0);
+	}
 	if (!s->refuse)
 		log_debug("clients: session %u of process %d ends: %s", s->id, (int)s->pid, why);
 	event_free(s->readable);

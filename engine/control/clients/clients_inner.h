@@ -53,6 +53,8 @@
 #define CLIENT_TRIES_NS 5000000000ull
 #define CLIENT_REGION_BYTES_MAX (1ull << 40)
 #define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
+/* length from which on the file of recorded keys takes no more before it is fetched, bytes */
+#define CLIENT_ASKED_BYTES (32 << 20)
 /* a client process with this number of slots in quarantine gets no more credits */
 #define CLIENT_QUARANTINE_MAX 8u
 /*
@@ -157,6 +159,7 @@ struct channel {
 	bool quarantined;
 	struct ctl_channel ctl;
 	struct statistics_source statistics;
+	uint64_t asked_taken; /* words of struct channel_asked */
 };
 
 struct session {
@@ -231,6 +234,8 @@ struct clients {
 	struct client_refusal refusal[CLIENT_REFUSALS];
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
+	const struct session *recorder; /* gets what all clients ask for; NULL: none does */
+	int asked_fd; /* file of that since its last request, of about CLIENT_ASKED_BYTES at most */
 	unsigned sessions, channels, regions;
 	/* number of client memory regions and of their extents, without staging memory */
 	unsigned ranges, extents;
@@ -315,6 +320,8 @@ void client_socket_remove(struct control *control);
 
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
+/* Appends to clients->asked_fd the keys of each channel since the last call. */
+void client_asked_take(struct control *control);
 /* Stops serving the channel and tells the rails to return it. */
 void channel_stop(struct channel *c);
 /* Called when the channel's staging memory is registered and the rails know it: sends the reply. */

@@ -96,6 +96,58 @@ static void hits_before_the_first_gap_are_usable(void **state)
 	free(at);
 }
 
+/* The hashes of the keys of exists, only while they are recorded, and as far as there is room. */
+static void keys_are_noted_while_they_are_recorded(void **state)
+{
+	enum { PAGES = 3000 };
+	struct one *one = calloc(PAGES, sizeof(*one));
+	struct pc_page *page = calloc(PAGES, sizeof(*page));
+	enum pc_result *result = calloc(PAGES, sizeof(*result));
+	struct channel_asked *asked = ch->asked;
+	uint64_t at, first;
+
+	(void)state;
+	for (unsigned i = 0; i < PAGES; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "key-%u", i % 2000);
+		page[i] = *one_page(&one[i], name, one, 1);
+	}
+	page[1].key_bytes = 0;
+	assert_int_equal(pc_exists(ch, page, PAGES, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->written, 0);
+	LET(status->asked, 1 + STATISTICS_EXISTS);
+	assert_int_equal(pc_get(ch, page, 1, PATIENCE_MS, result), 0);
+	assert_int_equal(pc_exists(ch, page, 0, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->written, 0);
+	for (unsigned n = 1; n <= 6; n++) /* the sixth finds no room */
+		assert_int_equal(pc_exists(ch, page, PAGES, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->written, 5 * (PAGES + 1));
+	assert_int_equal(asked->word[0], PAGES);
+	assert_true(asked->word[1] && asked->word[2] == 0 && asked->word[3]);
+	assert_int_equal(asked->word[1], asked->word[2001]);
+	assert_int_not_equal(asked->word[1], asked->word[3]);
+	first = asked->word[1];
+	shm_store_release64(&asked->taken, asked->written);
+	at = asked->written;
+	assert_int_equal(pc_exists(ch, page, PAGES, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->word[at % ASKED_WORDS], PAGES | 1ull << ASKED_LOST_SHIFT);
+	assert_int_equal(asked->word[(at + 1) % ASKED_WORDS], first);
+	assert_int_equal(asked->word[(at + 2001) % ASKED_WORDS], first);
+	/* an impossible number is no room */
+	shm_store_release64(&asked->taken, UINT64_MAX);
+	at = asked->written;
+	assert_int_equal(pc_exists(ch, page, 1, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->written, at);
+	LET(status->asked, 0);
+	shm_store_release64(&asked->taken, at);
+	assert_int_equal(pc_exists(ch, page, 1, PATIENCE_MS, result), 0);
+	assert_int_equal(asked->written, at);
+	free(one);
+	free(page);
+	free(result);
+}
+
 static void what_has_no_valid_arguments_is_counted_too(void **state)
 {
 	struct pc_page page = {.key = NULL};
@@ -163,6 +215,8 @@ int main(void)
 			a_batch_is_counted_once_with_its_results, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(
 			hits_before_the_first_gap_are_usable, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			keys_are_noted_while_they_are_recorded, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(
 			what_has_no_valid_arguments_is_counted_too, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(

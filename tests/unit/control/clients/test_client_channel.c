@@ -33,6 +33,83 @@ static void a_channel_segment_cannot_change_its_size(void **state)
 	pump_until_sessions(0);
 }
 
+/* What the recorder is sent now; the words, of which it returns the number. */
+static size_t asked(int fd, uint64_t *ret, size_t most)
+{
+	struct answer a;
+	ssize_t n;
+
+	assert_true(ask(fd, request_of(ATTACH_ASKED, STATISTICS_EXISTS, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.fds, 1);
+	n = pread(a.fd[0], ret, most * sizeof(*ret), 0);
+	assert_true(n >= 0 && (uint64_t)n >= a.reply.a);
+	forget_fds(&a);
+	return a.reply.a / sizeof(*ret);
+}
+
+/* Writes words as a client does. */
+static void asks(struct channel_asked *area, uint64_t words)
+{
+	for (uint64_t i = 0; i < words; i++)
+		area->word[(area->written + i) % ASKED_WORDS] = area->written + i + 1;
+	shm_store_release64(&area->written, area->written + words);
+}
+
+static void keys_go_to_the_one_process_that_records_them(void **state)
+{
+	static uint64_t got[2 * ASKED_WORDS];
+	const struct channel_layout l = channel_layout(RAILS);
+	int client = dial(), recorder = dial(), other = dial();
+	struct channel_asked *area;
+	unsigned char *map;
+	struct answer a;
+
+	(void)state;
+	assert_true(ask(client, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	map = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
+	assert_true(map != MAP_FAILED);
+	area = (struct channel_asked *)(void *)(map + l.asked);
+	forget_fds(&a);
+	assert_int_equal(status_of(recorder, ATTACH_ASKED, STATISTICS_SET, 0, -1), -EINVAL);
+	assert_int_equal(control.status->asked, 0);
+	assert_int_equal(asked(recorder, got, 0), 0);
+	assert_int_equal(control.status->asked, 1 + STATISTICS_EXISTS);
+	assert_int_equal(status_of(other, ATTACH_ASKED, STATISTICS_EXISTS, 0, -1), -EBUSY);
+
+	asks(area, 3);
+	assert_int_equal(asked(recorder, got, 4), 4);
+	assert_true(got[0] == 3 && got[1] == 1 && got[3] == 3);
+	assert_int_equal(area->taken, 3);
+	assert_int_equal(asked(recorder, got, 4), 0);
+	/* a full ring whose words go round its end */
+	asks(area, ASKED_WORDS);
+	assert_int_equal(asked(recorder, got, 2 * ASKED_WORDS), ASKED_WORDS + 1);
+	for (uint64_t i = 0; i < ASKED_WORDS; i++)
+		assert_int_equal(got[1 + i], 4 + i);
+	/* a lie costs the liar its words */
+	shm_store_release64(&area->written, area->written + ASKED_WORDS + 1);
+	assert_int_equal(asked(recorder, got, 0), 0);
+	shm_store_release64(&area->written, 0);
+	assert_int_equal(asked(recorder, got, 0), 0);
+	/* the last words of a process that has ended */
+	asks(area, 2);
+	close(client);
+	pump();
+	rails_answer();
+	pump_until_sessions(2);
+	assert_int_equal(asked(recorder, got, 3), 3);
+	assert_int_equal(got[0], 2);
+
+	close(recorder);
+	pump_until_sessions(1);
+	assert_int_equal(control.status->asked, 0);
+	assert_int_equal(asked(other, got, 0), 0);
+	close(other);
+	pump_until_sessions(0);
+	munmap(map, l.bytes);
+}
+
 /* world_hold() makes the stub NIC act like one whose driver does not return from a registration. */
 static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void **state)
 {
@@ -302,6 +379,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_channel_segment_cannot_change_its_size),
+		TEST(keys_go_to_the_one_process_that_records_them),
 		TEST(the_loop_goes_on_while_channels_and_small_memory_are_registered),
 		TEST(a_client_that_leaves_while_its_channel_opens_leaks_nothing),
 		TEST(a_channel_is_closed_when_every_rail_has_returned_it),

@@ -324,6 +324,13 @@ int huge_populate(const struct huge *h, size_t from, size_t bytes)
 	return rc;
 }
 
+uint64_t huge_allocated(const struct huge *h)
+{
+	struct stat st;
+
+	return fstat(h->fd, &st) < 0 ? 0 : (uint64_t)st.st_blocks * 512;
+}
+
 uint64_t huge_number(int fd)
 {
 	struct stat st;

@@ -40,6 +40,8 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret);
  * reached.
  */
 int huge_populate(const struct huge *h, size_t from, size_t bytes);
+/* Bytes of the memory that the kernel has allocated, for whichever process. */
+uint64_t huge_allocated(const struct huge *h);
 /*
  * A number that no other memfd has as long as this one exists, in any process that it was passed
  * to. 0: `fd` is no open file.

@@ -173,3 +173,19 @@ bool pin_isolated(int core)
 	(void)kernel_file_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
 	return list_has(line, core);
 }
+
+void pin_near(int node, cpu_set_t *set)
+{
+	char path[64], line[1024];
+	cpu_set_t near;
+
+	CPU_ZERO(&near);
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node);
+	if (node < 0 || !kernel_file_line(path, line, sizeof(line)))
+		return;
+	for (int core = 0; core < CPU_SETSIZE; core++)
+		if (CPU_ISSET((size_t)core, set) && list_has(line, core))
+			CPU_SET((size_t)core, &near);
+	if (CPU_COUNT(&near))
+		*set = near;
+}

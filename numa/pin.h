@@ -11,6 +11,7 @@
 #ifndef NUMA_PIN_H
 #define NUMA_PIN_H
 
+#include <sched.h>
 #include <stdbool.h>
 
 /*
@@ -28,6 +29,12 @@ int pin_claim(int core, int *ret_fd, int *ret_holder);
 
 /* The process that has claimed `core`: its pid, -1 if unknown, 0 if the core is not claimed. */
 int pin_holder(int core);
+
+/*
+ * Leaves only the cores of the NUMA node in *set. Leaves it as it is for node -1, and if none would
+ * be left or the node's cores are not known.
+ */
+void pin_near(int node, cpu_set_t *set);
 
 /* True if the kernel was told to run no other threads on `core` (isolcpus). */
 bool pin_isolated(int core);

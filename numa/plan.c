@@ -502,3 +502,19 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 	*ret = plan;
 	return 0;
 }
+
+/* Takes `core` out of the set unless it is the last one. */
+static void core_avoid(cpu_set_t *set, int core)
+{
+	if (core >= 0 && core < CPU_SETSIZE && CPU_COUNT(set) > CPU_ISSET((size_t)core, set))
+		CPU_CLR((size_t)core, set);
+}
+
+void plan_cores_beside(const struct plan *plan, cpu_set_t *ret)
+{
+	CPU_ZERO(ret);
+	(void)sched_getaffinity(0, sizeof(*ret), ret);
+	for (unsigned i = 0; i < plan->rails; i++)
+		core_avoid(ret, plan->rail[i].core);
+	core_avoid(ret, plan->control_core);
+}

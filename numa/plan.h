@@ -7,6 +7,7 @@
 #ifndef NUMA_PLAN_H
 #define NUMA_PLAN_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -51,6 +52,11 @@ struct plan {
  * has claimed. The reason is logged; *ret is unchanged on failure.
  */
 int plan_make(const struct topology *topology, const struct settings *settings, struct plan *ret);
+/*
+ * The cores for helper threads: those of the calling thread, but not where a poll core spins, and
+ * not where the control plane runs, which would wait for them. At least one is left.
+ */
+void plan_cores_beside(const struct plan *plan, cpu_set_t *ret);
 /* Prints the plan as a table. */
 void plan_print(const struct plan *plan, FILE *out);
 

@@ -10,6 +10,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import cluster  # noqa: E402, F401
+cluster.Cluster.populated = True
 # Plots and numbers are those of peercache-bench. The folder is last: it has other modules, too.
 sys.path.append(os.path.join(ROOT, "engine", "client", "python", "peercache", "bench"))
 from plot import amount, number  # noqa: E402

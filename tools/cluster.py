@@ -201,6 +201,8 @@ class Namespaces:
 
 
 class Cluster:
+    populated = False  # start() waits until the engines' memory is populated
+
     def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
                  quiet=True, device="soft", disk=None, keeper=False):
         self.engine = find_program(build, "engine/peercache-engine")
@@ -243,6 +245,10 @@ class Cluster:
             self.wait("open the disk", lambda: all(
                 path["state"] != "opening" for i in range(self.nodes)
                 for path in self.status(i)["disk"]["paths"]))
+        if self.populated:
+            self.wait("populate their memory", lambda: all(
+                figures["memory_populated_bytes"] == figures["memory_bytes"]
+                for figures in (self.status(i)["figures"] for i in range(self.nodes))), seconds=600)
         return self
 
     def command(self, i):

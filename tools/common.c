@@ -301,6 +301,27 @@ json_object *engine_report(struct pc *pc)
 	return report;
 }
 
+#define POPULATED_TURN_NS 100000000 /* between two looks */
+#define POPULATED_TELL_TURNS 20
+
+void wait_populated(struct pc *pc)
+{
+	for (unsigned turns = 0;; turns++) {
+		json_object *report = engine_report(pc), *figures = json_get(report, "figures");
+		int64_t of = json_number(figures, "memory_bytes"),
+			left = of - json_number(figures, "memory_populated_bytes");
+
+		json_object_put(report);
+		if (left <= 0)
+			return;
+		if (turns % POPULATED_TELL_TURNS == POPULATED_TELL_TURNS - 1)
+			fprintf(stderr,
+				"waiting until the engine's memory is populated: %.1f of %.1f GiB left\n",
+				(double)left / (1u << 30), (double)of / (1u << 30));
+		nanosleep(&(struct timespec){.tv_nsec = POPULATED_TURN_NS}, NULL);
+	}
+}
+
 int64_t json_number(json_object *o, const char *name)
 {
 	return json_object_get_int64(json_get(o, name));

@@ -120,6 +120,11 @@ void parse_crc(const char *text);
 struct pc *open_session(const char *socket, const char *name_space);
 /* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */
 json_object *engine_report(struct pc *pc);
+/*
+ * Waits until the engine's memory is populated, because that takes time from what is measured. Says
+ * so if it takes long.
+ */
+void wait_populated(struct pc *pc);
 /* A member of an object; 0 and false when it is not there. */
 int64_t json_number(json_object *o, const char *name);
 double json_real(json_object *o, const char *name);

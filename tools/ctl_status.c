@@ -347,7 +347,10 @@ int ctl_members(struct ctl_run *ctl)
 static void print_heading(json_object *report)
 {
 	char name[PLAIN_BYTES], cluster[PLAIN_BYTES], up[WORDS_BYTES];
-	json_object *health = json_get(report, "health");
+	char populated[WORDS_BYTES], all[WORDS_BYTES];
+	json_object *health = json_get(report, "health"), *figures = json_get(report, "figures");
+	double bytes = json_real(figures, "memory_populated_bytes"),
+	       of = json_real(figures, "memory_bytes");
 	size_t n = json_length(json_get(health, "findings"));
 
 	printf("%s, cluster %s, version %s, pid %d, up %s\n", json_plain(report, "name", name),
@@ -358,6 +361,9 @@ static void print_heading(json_object *report)
 	if (n)
 		printf(", %zu finding%s: see peercachectl health", n, n == 1 ? "" : "s");
 	printf("\n");
+	if (bytes < of)
+		printf("memory: %s of %s are populated\n", text_bytes(bytes, populated),
+			text_bytes(of, all));
 }
 
 int ctl_status(struct ctl_run *ctl)

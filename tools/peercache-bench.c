@@ -610,6 +610,9 @@ int main(int argc, char **argv)
 	snprintf(b.name_space, sizeof(b.name_space), "bench-%d-%lx", (int)getpid(), now_ns());
 	b.near = open_session(socket[0], b.name_space);
 	b.far = sockets > 1 ? open_session(socket[sockets - 1], b.name_space) : b.near;
+	wait_populated(b.near);
+	if (b.far != b.near)
+		wait_populated(b.far);
 	bench_stores = &b;
 	atexit(bench_clean);
 	bench_stop_catch();

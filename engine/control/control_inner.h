@@ -32,10 +32,11 @@ void memory_shard_close(struct control *control);
 void memory_unexport(struct control *control);
 
 /*
- * A helper thread makes the kernel allocate the memory that clients map. If it cannot,
- * control->failed is set.
+ * Helper threads make the kernel allocate the memory that clients map, and give way to other work.
+ * If they cannot, control->failed is set. populate_tell() reports how far they are.
  */
 int populate_open(struct control *control);
+void populate_tell(struct control *control);
 /* Ends that, at most one step of it later. The memory may be closed after it. */
 void populate_close(struct control *control);
 

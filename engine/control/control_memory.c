@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@
 #include "engine/control/pages/pages.h"
 #include "numa/cgroup.h"
 #include "numa/memory.h"
+#include "numa/pin.h"
+#include "numa/plan.h"
 
 /* ---- status segment, pools, shard ------------------------------------------------------------ */
 
@@ -340,6 +343,9 @@ void memory_export_tell(struct control *control)
  * Without population, the kernel allocates a page for the process that touches it first and charges
  * it to the cgroup of that process, which is a client's in most cases. The call only makes the
  * kernel allocate, so it may run beside everything that uses the memory.
+ *
+ * One thread for each pool, of ordinary priority, because the kernel keeps the address space locked
+ * in a call: a thread that others starve would stop their mmap(). It gives way between calls.
  */
 
 /* bytes of one system call: it must not keep the address space locked for long */
@@ -348,16 +354,25 @@ void memory_export_tell(struct control *control)
 #define POPULATE_SPARE_BYTES (8u << 20)
 #define POPULATE_TELL_NS 5000000000ull /* between two log lines */
 #define POPULATE_LONG_NS 1000000000ull /* what takes longer is logged at its end */
+/* ns of rest for each ns that a thread waited for a core */
+#define POPULATE_REST 16
+#define POPULATE_REST_NS_MIN 1000000ull  /* shorter rests are left out */
+#define POPULATE_REST_NS_MAX 20000000ull /* the end of the engine waits for it */
+
+/* A pool, or the first one and the shard; the helper thread's until work.done() */
+struct populate_part {
+	int result;
+	char limit[CGROUP_NAME_BYTES]; /* the lowest limit of the memory */
+};
 
 struct populate {
 	struct work work; /* must be first: a pointer to it is cast to struct populate */
 	struct control *control;
 	struct works *works;
-	uint32_t stop; /* written by the control plane */
-	/* the helper thread's until work.done() */
-	int result;
-	char limit[CGROUP_NAME_BYTES]; /* the lowest limit of the memory */
-	uint64_t bytes, total, since_ns, told_ns;
+	uint32_t stop; /* written by the control plane, and by a thread that fails */
+	unsigned parts;
+	struct populate_part part[RAILS_MAX];
+	uint64_t since_ns, told_ns;
 };
 
 static double populate_gib(uint64_t bytes)
@@ -365,87 +380,160 @@ static double populate_gib(uint64_t bytes)
 	return (double)bytes / (1u << 30);
 }
 
-static void populate_tell(struct populate *p)
-{
-	uint64_t now_ns = net_now();
-
-	if (now_ns - p->told_ns < POPULATE_TELL_NS)
-		return;
-	p->told_ns = now_ns;
-	log_info("memory: %.1f of %.1f GiB are populated after %.0f s", populate_gib(p->bytes),
-		populate_gib(p->total), (double)(now_ns - p->since_ns) / 1e9);
-}
-
-/* The kernel would not refuse the memory but end a process, so the limits are asked before. */
-static bool populate_room_left(struct populate *p, const struct huge *memory)
+/*
+ * The kernel would not refuse the memory but end a process, so the limits are asked before. Other
+ * threads ask at the same time.
+ */
+static bool populate_room_left(
+	const struct populate *p, struct populate_part *part, const struct huge *memory)
 {
 	return memory->page_bytes > POPULATE_STEP_BYTES / 2 ||
-	       memory_available(p->limit, sizeof(p->limit)) >=
-		       POPULATE_STEP_BYTES + POPULATE_SPARE_BYTES;
+	       memory_available(part->limit, sizeof(part->limit)) >=
+		       p->parts * (uint64_t)POPULATE_STEP_BYTES + POPULATE_SPARE_BYTES;
 }
 
 /*
  * Huge pages were reserved when the memory was made, and are charged to the cgroup only here. The
  * kernel answers EFAULT for a limit. Names the limit that is used up, and returns -ENOMEM.
  */
-static int populate_huge_refused(struct populate *p)
+static int populate_huge_refused(struct populate_part *part)
 {
 	uint64_t room = POPULATE_STEP_BYTES;
 
-	snprintf(p->limit, sizeof(p->limit),
+	snprintf(part->limit, sizeof(part->limit),
 		"free huge pages, or a hugetlb limit that this process cannot see");
-	(void)cgroup_left(CGROUP_HUGE, &room, p->limit);
+	(void)cgroup_left(CGROUP_HUGE, &room, part->limit);
 	return -ENOMEM;
 }
 
-static int populate_memory(struct populate *p, const struct huge *memory)
+static int populate_step(
+	const struct populate *p, struct populate_part *part, const struct huge *memory, size_t at)
 {
-	for (size_t at = 0; at < memory->bytes && !shm_load(&p->stop); at += POPULATE_STEP_BYTES) {
-		size_t left = memory->bytes - at;
-		int rc = populate_room_left(p, memory)
-				 ? huge_populate(memory, at, POPULATE_STEP_BYTES)
-				 : -ENOMEM;
+	int rc = populate_room_left(p, part, memory)
+			 ? huge_populate(memory, at, POPULATE_STEP_BYTES)
+			 : -ENOMEM;
 
-		if (rc == -EFAULT && memory->page_bytes > POPULATE_STEP_BYTES / 2)
-			rc = populate_huge_refused(p);
+	/* fallocate() of an older kernel answers ENOSPC */
+	if ((rc == -EFAULT || rc == -ENOSPC) && memory->page_bytes > POPULATE_STEP_BYTES / 2)
+		rc = populate_huge_refused(part);
+	return rc;
+}
+
+static uint64_t populate_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Others want the core on which the thread waited. Pools are used from their start on, as they are
+ * populated: more than `done` is allocated only if a client is ahead, which then pays for what it
+ * touches.
+ */
+static void populate_give_way(const struct huge *memory, size_t done, uint64_t waited_ns)
+{
+	uint64_t rest_ns = waited_ns * POPULATE_REST;
+
+	if (rest_ns < POPULATE_REST_NS_MIN || huge_allocated(memory) > done)
+		return;
+	if (rest_ns > POPULATE_REST_NS_MAX)
+		rest_ns = POPULATE_REST_NS_MAX;
+	nanosleep(&(struct timespec){.tv_nsec = (long)rest_ns}, NULL);
+}
+
+/* Ends early if nothing is left to allocate, as in adopted memory. */
+static int populate_memory(
+	const struct populate *p, struct populate_part *part, const struct huge *memory)
+{
+	for (size_t at = 0;
+		huge_allocated(memory) < memory->bytes && at < memory->bytes && !shm_load(&p->stop);
+		at += POPULATE_STEP_BYTES) {
+		uint64_t wall_ns = net_now(), cpu_ns = populate_cpu_ns();
+		int rc = populate_step(p, part, memory, at);
+
 		if (rc < 0)
 			return rc;
-		p->bytes += left < POPULATE_STEP_BYTES ? left : POPULATE_STEP_BYTES;
-		populate_tell(p);
+		wall_ns = net_now() - wall_ns;
+		cpu_ns = populate_cpu_ns() - cpu_ns;
+		populate_give_way(
+			memory, at + POPULATE_STEP_BYTES, wall_ns > cpu_ns ? wall_ns - cpu_ns : 0);
 	}
 	return 0;
 }
 
-static void populate_run(struct work *work, unsigned part)
+/* The control plane makes this call if no thread can be started: it keeps its cores. */
+static void populate_run(struct work *work, unsigned number)
 {
 	struct populate *p = (struct populate *)work;
 	const struct control *control = p->control;
-	int rc = populate_memory(p, &control->shard->memory);
+	struct populate_part *part = &p->part[number];
+	cpu_set_t before, cores;
+	int rc = sched_getaffinity(0, sizeof(before), &before);
 
-	(void)part;
-	for (unsigned i = 0; rc == 0 && i < control->rails; i++) {
-		rc = populate_memory(p, pool_heads(control->rail[i].pool));
-		if (rc == 0)
-			rc = populate_memory(p, pool_memory(control->rail[i].pool));
-	}
-	p->result = rc;
+	plan_cores_beside(&control->plan, &cores);
+	if (control->rails)
+		pin_near(control->plan.rail[number].numa_node, &cores);
+	if (rc == 0) /* refused: the thread runs where it may */
+		(void)sched_setaffinity(0, sizeof(cores), &cores);
+	part->result = number == 0 ? populate_memory(p, part, &control->shard->memory) : 0;
+	if (part->result == 0 && control->rails)
+		part->result = populate_memory(p, part, pool_heads(control->rail[number].pool));
+	if (part->result == 0 && control->rails)
+		part->result = populate_memory(p, part, pool_memory(control->rail[number].pool));
+	if (part->result < 0)
+		shm_store(&p->stop, 1);
+	if (rc == 0)
+		(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
+static uint64_t populate_bytes(const struct control *control)
+{
+	uint64_t bytes = huge_allocated(&control->shard->memory);
+
+	for (unsigned i = 0; i < control->rails; i++)
+		bytes += huge_allocated(pool_heads(control->rail[i].pool)) +
+			 huge_allocated(pool_memory(control->rail[i].pool));
+	return bytes;
+}
+
+void populate_tell(struct control *control)
+{
+	struct populate *p = control->populate;
+	uint64_t now_ns = net_now();
+
+	if (!p || !works_busy(p->works))
+		return;
+	control->populated_bytes = populate_bytes(control);
+	if (now_ns - p->told_ns < POPULATE_TELL_NS)
+		return;
+	p->told_ns = now_ns;
+	log_info("memory: %.1f of %.1f GiB are populated after %.0f s",
+		populate_gib(control->populated_bytes), populate_gib(control->memory_bytes),
+		(double)(now_ns - p->since_ns) / 1e9);
 }
 
 static void populate_done(struct work *work)
 {
 	struct populate *p = (struct populate *)work;
+	struct control *control = p->control;
 	uint64_t took_ns = net_now() - p->since_ns;
 
-	if (p->result < 0) {
+	for (unsigned i = 0; i < p->parts; i++) {
+		if (p->part[i].result == 0)
+			continue;
 		log_error(
 			"memory: only %.2f of %.2f GiB can be populated: %s (lowest limit: %s); lower engine.pool_bytes or raise that limit",
-			populate_gib(p->bytes), populate_gib(p->total), strerror(-p->result),
-			p->limit);
-		p->control->failed = p->result;
-	} else if (took_ns > POPULATE_LONG_NS) {
-		log_info("memory: %.1f GiB are populated after %.1f s", populate_gib(p->total),
-			(double)took_ns / 1e9);
+			populate_gib(populate_bytes(control)), populate_gib(control->memory_bytes),
+			strerror(-p->part[i].result), p->part[i].limit);
+		control->failed = p->part[i].result;
+		return;
 	}
+	control->populated_bytes = control->memory_bytes;
+	if (took_ns > POPULATE_LONG_NS)
+		log_info("memory: %.1f GiB are populated after %.1f s",
+			populate_gib(control->memory_bytes), (double)took_ns / 1e9);
 }
 
 int populate_open(struct control *control)
@@ -455,20 +543,22 @@ int populate_open(struct control *control)
 
 	if (!p)
 		return -ENOMEM;
+	p->control = control;
+	p->parts = control->rails ? control->rails : 1;
+	p->since_ns = p->told_ns = net_now();
 	rc = works_open(control->base,
-		&(struct works_options){.name = "pc-populate", .queues = 1, .threads = 1},
+		&(struct works_options){.name = "pc-populate", .queues = 1, .threads = p->parts},
 		&p->works);
 	if (rc < 0) {
 		free(p);
 		return rc;
 	}
-	p->control = control;
-	p->since_ns = p->told_ns = net_now();
-	p->total = control->shard->memory.bytes;
+	control->memory_bytes = control->shard->memory.bytes;
 	for (unsigned i = 0; i < control->rails; i++)
-		p->total += pool_heads(control->rail[i].pool)->bytes +
-			    pool_memory(control->rail[i].pool)->bytes;
-	p->work = (struct work){.run = populate_run, .done = populate_done};
+		control->memory_bytes += pool_heads(control->rail[i].pool)->bytes +
+					 pool_memory(control->rail[i].pool)->bytes;
+	control->populated_bytes = populate_bytes(control);
+	p->work = (struct work){.parts = p->parts, .run = populate_run, .done = populate_done};
 	control->populate = p;
 	work_submit(p->works, 0, &p->work);
 	return 0;

@@ -304,6 +304,7 @@ static void loop_on_wakeup(void *context)
 {
 	log_flush();
 	memory_export_tell(context);
+	populate_tell(context);
 }
 
 /* The end of a nap: the loop turns. */

@@ -4,7 +4,9 @@
 Tests make cgroups of version 1 or 2 and are skipped where they may not.
 """
 
+import ctypes
 import itertools
+import json
 import os
 import re
 import resource
@@ -190,19 +192,50 @@ class Limits(harness.ClusterTest):
         if harness.SLOW == 1:  # sanitizers need more memory
             self.assertEqual(len(ends), 4, "limits that suffice, and others")
 
-    def test_clients_do_not_pay_for_the_pool(self):
+    def stop_thread(self, pid, name):
+        """Stops the thread of this name. Returns what lets it go on."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+            with open(f"/proc/{pid}/task/{tid}/comm", encoding="ascii") as file:
+                if file.read().strip() == name:
+                    break
+        else:
+            self.fail(f"no thread {name}")
+        if libc.ptrace(0x4206, tid, None, None) < 0:  # PTRACE_SEIZE
+            self.skipTest(f"cannot trace: {os.strerror(ctypes.get_errno())}")
+        self.assertEqual(libc.ptrace(0x4207, tid, None, None), 0)  # PTRACE_INTERRUPT
+        os.waitpid(tid, 0x40000000)  # __WALL
+        return lambda: self.assertEqual(libc.ptrace(17, tid, None, None), 0)  # PTRACE_DETACH
+
+    def paid(self, engines, batches):
+        """Bytes that the cgroup of a client pays, which stores 16 MiB a batch."""
         group = self.group()
-        engines = self.start(1, pool_bytes="64MiB")
-        harness.wait_for(lambda: self.resident(engines.process[0].pid) >= 64 * MIB, 60,
-                         "the pool is populated")
         done = subprocess.run(
-            group.inside(harness.program("tests/cluster/filler"), "--batches", "3",
+            group.inside(harness.program("tests/cluster/filler"), "--batches", str(batches),
                          "--timeout-ms", "60000"), check=False, capture_output=True, text=True,
             env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]})
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn('"hit"', done.stdout)
-        # 48 MiB were stored; what the group has used for the programs themselves is far less.
-        self.assertLess(group.used(), 24 * MIB)
+        self.assertEqual(json.loads(done.stdout), {"hit": batches * 64})
+        return group.used()
+
+    def test_clients_pay_for_no_more_of_the_pool_than_they_touch_first(self):
+        engines = self.start(1, pool_bytes="1GiB")  # it takes longer than a look at it
+        pid = engines.process[0].pid
+
+        def left():
+            figures = engines.status(0)["figures"]
+            return figures["memory_bytes"] - figures["memory_populated_bytes"]
+
+        go_on = self.stop_thread(pid, "pc-populate")
+        before, paid = left(), self.paid(engines, 20)
+        harness.wait_for(lambda: before - left() >= paid - 24 * MIB, 20, "the status counts it")
+        go_on()
+        harness.wait_for(lambda: left() == 0, 60, "the memory is populated")
+        self.assertGreaterEqual(self.resident(pid), 1 << 30)
+        # what a group uses for the programs themselves is far less
+        self.assertGreater(paid, 24 * MIB)
+        self.assertLess(self.paid(engines, 40), 24 * MIB)
         self.stop_cleanly(engines)
 
 

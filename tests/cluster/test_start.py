@@ -216,6 +216,26 @@ class PipedCluster(harness.cluster.Cluster):
                 pass
 
 
+class Population(harness.ClusterTest):
+    def test_the_status_tells_how_far_it_is_and_a_benchmark_waits_for_it(self):
+        engines = self.start(1, pool_bytes="1GiB")  # it takes longer than a look at it
+
+        def status():
+            return harness.finish(
+                harness.tool("tools/peercachectl", "status", sockets=engines.sockets))[1]
+
+        said = status()
+        self.assertRegex(said, r"\nmemory: [\d.]+ \w+ of 1\.\d \w+ are populated\n")
+        done = harness.run([harness.program("tools/peercache-bench"), "set", "--seconds", "1",
+                            "--working-set", "4MiB"], capture_output=True, text=True,
+                           env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = engines.status(0)["figures"]
+        self.assertEqual(figures["memory_populated_bytes"], figures["memory_bytes"])
+        self.assertNotIn("are populated", status())
+        self.stop_cleanly(engines)
+
+
 class Stderr(harness.ClusterTest):
     def test_an_engine_whose_stderr_is_not_read_keeps_serving(self):
         engines = PipedCluster(harness.BUILD, 1, pool_bytes="16MiB")

@@ -385,6 +385,24 @@ class Parts(unittest.TestCase):
                 self.assertEqual(found, kind)
                 self.assertEqual("do not quote" in warning, kind != "NIC", warning)
 
+    def test_it_waits_until_the_memory_of_both_engines_is_populated(self):
+        looks = []
+
+        def report(path):
+            looks.append(path)
+            done = looks.count(path) > 20
+            return {"version": "1", "pid": "1", "figures":
+                    {"memory_bytes": 2 << 30, "memory_populated_bytes": 1 + done << 30}}
+
+        said = io.StringIO()
+        with mock.patch.object(engines, "report_of", report), \
+                mock.patch.object(engines, "ports_of", lambda _report: {}), \
+                mock.patch.object(engines.time, "sleep"), contextlib.redirect_stderr(said):
+            engines.Engines(["near", "far"])
+        self.assertEqual((looks.count("near"), looks.count("far")), (21, 21))
+        for path in ("near", "far"):
+            self.assertIn(f"engine at {path} is populated: 1.0 GiB left", said.getvalue())
+
     def test_a_report_of_running_engines_names_their_ports_and_no_flags_of_others(self):
         words = ["throughput", "--batch-size", "8"]
         for sockets, kind, file, protocol in (

@@ -143,6 +143,8 @@ struct control {
 	 */
 	bool exporting;
 	struct populate *populate;
+	/* of shard, pools and page heads; how much of it the kernel has allocated */
+	uint64_t memory_bytes, populated_bytes;
 	struct shard *shard;
 	uint8_t bucket_bits; /* log2 of the number of buckets of the shard */
 	struct index *index;

@@ -611,24 +611,16 @@ void client_region_returned(struct control *control, uint32_t region)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/*
- * Called before the control plane's thread is pinned. The helpers may use the cores that the
- * process has now except poll cores, or all of them if nothing is left.
- */
+/* Called before the control plane's thread is pinned: its helpers may use the other cores. */
 int client_memory_open(struct control *control)
 {
 	struct clients *clients = control->clients;
 	struct works_options options = {.queues = 1};
-	cpu_set_t all, cores;
+	cpu_set_t cores;
 	int rc;
 
-	CPU_ZERO(&all);
-	(void)sched_getaffinity(0, sizeof(all), &all);
-	cores = all;
-	for (unsigned i = 0; i < control->rails; i++)
-		if (control->plan.rail[i].core >= 0)
-			CPU_CLR((size_t)control->plan.rail[i].core, &cores);
-	options.cores = CPU_COUNT(&cores) ? &cores : &all;
+	plan_cores_beside(&control->plan, &cores);
+	options.cores = &cores;
 	pthread_mutex_init(&clients->results, NULL);
 	options.name = "pc-memory";
 	options.threads = CLIENT_HELPERS;

@@ -682,23 +682,6 @@ static void *metrics_run(void *context)
 	return NULL;
 }
 
-/* Takes `core` out of the set unless it is the last one. */
-static void core_avoid(cpu_set_t *set, int core)
-{
-	if (core >= 0 && core < CPU_SETSIZE && CPU_COUNT(set) > CPU_ISSET((size_t)core, set))
-		CPU_CLR((size_t)core, set);
-}
-
-/* Not where a poll core spins; not where the control plane runs, which would wait for us. */
-static void cores_choose(const struct control *control, cpu_set_t *ret)
-{
-	CPU_ZERO(ret);
-	(void)sched_getaffinity(0, sizeof(*ret), ret);
-	for (unsigned i = 0; i < control->rails; i++)
-		core_avoid(ret, control->plan.rail[i].core);
-	core_avoid(ret, control->plan.control_core);
-}
-
 static void metrics_free(struct metrics *m)
 {
 	metrics_texts_drop(m);
@@ -753,7 +736,7 @@ int metrics_open(struct control *control)
 	m->former_seen = &control->former_seen;
 	m->rails = control->rails;
 	m->stop = -1;
-	cores_choose(control, &m->cores);
+	plan_cores_beside(&control->plan, &m->cores);
 	snapshot_take(control, snapshots_writing(control->snapshots));
 	view_own(control, snapshots_writing(control->snapshots));
 	snapshots_publish(control->snapshots);

@@ -285,6 +285,8 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->keeper_gone = control->keeper_gone;
 	ret->addresses_gone = control->rpc ? control->rpc->addresses_gone : 0;
 	ret->registering = control->exporting;
+	ret->memory_bytes = control->memory_bytes;
+	ret->populated_bytes = control->populated_bytes;
 	ret->rails = control->rails;
 	for (unsigned i = 0; i < control->rails; i++)
 		snapshot_take_rail(control, i, &ret->rail[i]);

@@ -115,9 +115,10 @@ struct snapshot {
 	uint64_t incarnation;
 	int pid, control_core;
 	bool stopping, keeper_gone;
-	unsigned addresses_gone;         /* bits of addresses_here(): net/address.h */
-	bool registering;                /* control.exporting: it has not joined the cluster */
-	const struct settings *settings; /* constant while the engine runs */
+	unsigned addresses_gone; /* bits of addresses_here(): net/address.h */
+	bool registering;        /* control.exporting: it has not joined the cluster */
+	uint64_t memory_bytes, populated_bytes; /* as in struct control */
+	const struct settings *settings;        /* constant while the engine runs */
 	/* members that are listed, and the number of those that are not, by state */
 	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];
 	uint32_t map_epoch;

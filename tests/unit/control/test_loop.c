@@ -9,6 +9,7 @@
 
 #include "tests/unit/control/loop_world.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 
 #include "engine/control/members/members.h"
@@ -37,6 +38,7 @@ int member_seeds_check(struct control *c)
 /* A machine with huge pages that a limit may refuse. */
 static bool huge_pages_there;
 static unsigned huge_steps_left;
+static int huge_refusal;
 
 int __real_huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
 int __real_huge_populate(const struct huge *h, size_t from, size_t bytes);
@@ -57,10 +59,60 @@ int __wrap_huge_open(const char *name, size_t bytes, int node, bool want_huge, s
 	return rc;
 }
 
+/* What the threads that populate memory do in a call, and what they did. */
+static struct {
+	bool meet;     /* all wait in the first call for each other; false: they did not come */
+	bool wait;     /* they wait for a core */
+	bool touched;  /* a client has touched all of the memory, */
+	size_t spared; /* but not that much of its end */
+	unsigned inside, rests, steps, calls;
+	int avoided; /* where none of them may run; -1: anywhere */
+} populating = {.avoided = -1};
+static __thread bool last_step;
+
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+	char name[16] = "";
+
+	pthread_getname_np(pthread_self(), name, sizeof(name));
+	if (strcmp(name, "pc-populate") == 0 && !last_step)
+		__atomic_add_fetch(&populating.rests, 1, __ATOMIC_RELAXED);
+	return __real_nanosleep(time, left);
+}
+
+static void populate_as_told(const struct huge *h, size_t from, size_t bytes)
+{
+	cpu_set_t cores;
+
+	last_step = from + bytes >= h->bytes;
+	__atomic_add_fetch(&populating.steps, !last_step, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&populating.calls, 1, __ATOMIC_RELAXED);
+	assert_int_equal(sched_getaffinity(0, sizeof(cores), &cores), 0);
+	if (populating.avoided >= 0 && CPU_ISSET((size_t)populating.avoided, &cores))
+		populating.meet = populating.wait = false; /* and so the test fails */
+	if (populating.meet && __atomic_add_fetch(&populating.inside, 1, __ATOMIC_RELAXED) <= RAILS)
+		for (unsigned ms = 0; __atomic_load_n(&populating.inside, __ATOMIC_RELAXED) < RAILS;
+			ms++) {
+			(void)poll(NULL, 0, 1);
+			if (ms == 5000)
+				populating.meet = false; /* and so the test fails */
+			if (!populating.meet)
+				break;
+		}
+	if (populating.wait)
+		(void)poll(NULL, 0, 3);
+	for (size_t at = 0; populating.touched && at + populating.spared < h->bytes; at += 4096)
+		(void)__atomic_fetch_or((char *)h->base + at, 0, __ATOMIC_RELAXED);
+}
+
 int __wrap_huge_populate(const struct huge *h, size_t from, size_t bytes)
 {
+	populate_as_told(h, from, bytes);
 	if (huge_pages_there && huge_steps_left-- == 0)
-		return -EFAULT;
+		return huge_refusal;
 	return __real_huge_populate(h, from, bytes);
 }
 
@@ -404,6 +456,58 @@ static void machine_refuses_memory(const char *folder, const char *limit)
 	assert_int_equal(system(command), 0);
 }
 
+/* Runs the loop until all memory is populated, then closes the engine. */
+static void memory_is_populated(void)
+{
+	uint64_t end_ns = clock_now_ns() + 20000000000;
+
+	engine_open();
+	assert_true(control->memory_bytes > RAILS * settings.engine_pool_bytes);
+	while (control->populated_bytes < control->memory_bytes && clock_now_ns() < end_ns)
+		event_base_loop(control->base, EVLOOP_ONCE);
+	assert_int_equal(control->populated_bytes, control->memory_bytes);
+	control_close(control);
+}
+
+static void pools_are_populated_at_the_same_time_on_free_cores(void **state)
+{
+	cpu_set_t cores;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(cores), &cores), 0);
+	for (populating.avoided = 0; !CPU_ISSET((size_t)populating.avoided, &cores);)
+		populating.avoided++;
+	plan.control_core = populating.avoided;
+	if (CPU_COUNT(&cores) == 1)
+		populating.avoided = -1;
+	populating.meet = true;
+	memory_is_populated();
+	assert_true(populating.meet);
+	populating.meet = false;
+	populating.avoided = -1;
+}
+
+/* A thread that waits for a core rests, unless a client is ahead, which pays for its pages. */
+static void population_gives_way_to_other_work_but_not_to_clients_that_pay(void **state)
+{
+	unsigned calls[3];
+
+	(void)state;
+	populating.wait = true;
+	for (unsigned i = 0; i < 3; i++) {
+		populating.touched = i;
+		populating.spared = i == 1 ? 4096 : 0;
+		populating.rests = populating.steps = populating.calls = 0;
+		memory_is_populated();
+		assert_in_range(populating.steps, RAILS, UINT32_MAX);
+		assert_int_equal(populating.rests, populating.touched ? 0 : populating.steps);
+		calls[i] = populating.calls;
+	}
+	assert_int_equal(calls[1], calls[0]);
+	assert_in_range(calls[2], 1, calls[0] - RAILS); /* nothing is left: it ends early */
+	populating.wait = populating.touched = false;
+}
+
 /* 9.5 MiB are enough to open 8 MiB of pools, but populating them would leave too little. */
 static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
 {
@@ -436,6 +540,7 @@ static void huge_pages_that_a_limit_refuses_end_the_engine_and_name_it(void **st
 		machine_put(folder, "sys/fs/cgroup/pod/hugetlb.2MB.max", "4194304\n");
 		machine_put(folder, "sys/fs/cgroup/pod/hugetlb.2MB.current", used[i]);
 		huge_steps_left = 3;
+		huge_refusal = i ? -EFAULT : -ENOSPC;
 		machine_refuses_memory(folder, limit[i]);
 	}
 	huge_pages_there = false;
@@ -540,6 +645,8 @@ int main(void)
 		TEST(rails_that_return_nothing_do_not_block_the_shutdown),
 		TEST(the_running_loop_publishes_snapshots),
 		TEST(snapshots_come_more_often_while_a_page_shows_the_engine),
+		TEST(pools_are_populated_at_the_same_time_on_free_cores),
+		TEST(population_gives_way_to_other_work_but_not_to_clients_that_pay),
 		TEST(memory_that_the_limits_do_not_allow_ends_the_engine),
 		TEST(huge_pages_that_a_limit_refuses_end_the_engine_and_name_it),
 		TEST(a_poll_core_that_does_not_end_is_reported),

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "numa/kernel_file.h"
 #include "numa/pin.h"
 #include "tests/unit/numa/folder.h"
 
@@ -114,6 +115,43 @@ static void a_pinned_thread_runs_on_its_core(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
+static void the_cores_near_a_node_are_left(void **state)
+{
+	char path[256], line[64] = "";
+	cpu_set_t set, before;
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "mkdir -p '%s/sys/devices/system/node/node1'", dir);
+	assert_int_equal(system(path), 0);
+	snprintf(path, sizeof(path), "%s/sys/devices/system/node/node1/cpulist", dir);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	fputs("2-3,6\n", file);
+	fclose(file);
+	kernel_file_root(dir);
+	CPU_ZERO(&set);
+	for (size_t core = 1; core < 6; core++)
+		CPU_SET(core, &set);
+	before = set;
+	pin_near(-1, &set); /* any node */
+	assert_true(CPU_EQUAL(&set, &before));
+	pin_near(0, &set); /* its cores are not known */
+	assert_true(CPU_EQUAL(&set, &before));
+	pin_near(1, &set);
+	for (size_t core = 0; core < 8; core++)
+		if (CPU_ISSET(core, &set))
+			snprintf(line + strlen(line), sizeof(line) - strlen(line), "%zu ", core);
+	assert_string_equal(line, "2 3 ");
+	CPU_ZERO(&set);
+	CPU_SET(5, &set);
+	pin_near(1, &set); /* none of its cores is allowed */
+	assert_true(CPU_ISSET(5, &set));
+	kernel_file_root(NULL);
+	snprintf(path, sizeof(path), "rm -r '%s/sys'", dir);
+	assert_int_equal(system(path), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -122,6 +160,7 @@ int main(void)
 		cmocka_unit_test(impossible_cores_are_refused),
 		cmocka_unit_test(a_run_directory_that_cannot_be_created_is_an_error),
 		cmocka_unit_test(a_pinned_thread_runs_on_its_core),
+		cmocka_unit_test(the_cores_near_a_node_are_left),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

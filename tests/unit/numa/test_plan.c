@@ -386,6 +386,33 @@ static void a_note_that_is_too_long_is_truncated(void **state)
 	assert_int_equal(strlen(p.note), sizeof(p.note) - 1);
 }
 
+/* On the machine of the test, whose cores are named one after the other. */
+static void helper_threads_avoid_the_named_cores_but_the_last_one(void **state)
+{
+	cpu_set_t all, left;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	p = (struct plan){.control_core = -1};
+	plan_cores_beside(&p, &left);
+	assert_true(CPU_EQUAL(&left, &all));
+	for (int core = 0; core < CPU_SETSIZE && p.rails < RAILS_MAX; core++) {
+		if (!CPU_ISSET((size_t)core, &all))
+			continue;
+		p.rail[p.rails++].core = core;
+		plan_cores_beside(&p, &left);
+		assert_int_equal(CPU_COUNT(&left),
+			CPU_COUNT(&all) > (int)p.rails ? CPU_COUNT(&all) - (int)p.rails : 1);
+		assert_int_equal(CPU_ISSET((size_t)core, &left), CPU_COUNT(&all) == (int)p.rails);
+		p.control_core = p.rail[--p.rails].core; /* the control plane's, too */
+		plan_cores_beside(&p, &left);
+		assert_int_equal(
+			CPU_ISSET((size_t)core, &left), CPU_COUNT(&all) == (int)p.rails + 1);
+		p.control_core = -1;
+		p.rails++;
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -409,6 +436,7 @@ int main(void)
 		TEST(a_device_name_that_is_too_long_is_refused),
 		TEST(software_nics_are_spread_over_the_nodes),
 		TEST(a_note_that_is_too_long_is_truncated),
+		TEST(helper_threads_avoid_the_named_cores_but_the_last_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

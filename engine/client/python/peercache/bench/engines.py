@@ -97,6 +97,23 @@ def report_of(path: str) -> dict[str, Any]:
         session.close()
 
 
+def populated(path: str) -> dict[str, Any]:
+    """The report of the engine at this socket once its memory is populated, because that takes time
+    from what is measured."""
+    looks = 0
+    while True:
+        report = report_of(path)
+        figures = report["figures"]
+        left = figures.get("memory_bytes", 0) - figures.get("memory_populated_bytes", 0)
+        if left <= 0:
+            return report
+        looks += 1
+        if looks % 20 == 0:
+            say(f"waiting until the memory of the engine at {path} is populated: "
+                f"{left / (1 << 30):.1f} GiB left")
+        time.sleep(0.1)
+
+
 class Engines:
     """The engines of a run.
 
@@ -109,7 +126,8 @@ class Engines:
     def __init__(self, sockets: Sequence[str]) -> None:
         """sockets: of running engines; the first is near, the last far."""
         self.near, self.far = sockets[0], sockets[-1]
-        report = report_of(self.near)
+        populated(self.far)
+        report = populated(self.near)
         self.ports, self.version = ports_of(report), str(report["version"])
 
     def close(self) -> None:

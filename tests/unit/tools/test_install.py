@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -27,6 +28,18 @@ class Parts(unittest.TestCase):
             self.assertGreater(len(more), len(less))
         for part in parts:
             self.assertEqual(len(part), len(set(part)), "a package is listed twice")
+
+    def test_a_wheel_without_its_packages_names_them(self):
+        self.assertTrue({"gcc", "make", "python3-venv"} <= set(self.packages("--wheel")))
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "dpkg-query"), "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\n")
+            os.chmod(file.name, 0o755)
+            done = subprocess.run([os.path.join(ROOT, "tools", "package"), "wheel"], text=True,
+                                  capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+                                  env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("run tools/install --wheel", done.stderr)
 
     def test_packages_are_made_with_what_builds_and_what_checks_them(self):
         build, deb = self.packages("--build"), self.packages("--deb")

@@ -76,6 +76,7 @@ static int cut_open(struct dv_device *device)
 		return dv_fail(-errno, "closing %s: fstat: %m", name);
 	if (device->doorbells)
 		munmap(device->doorbells, (size_t)sysconf(_SC_PAGESIZE));
+	device->doorbells = NULL;
 	rc = dv_verbs_result(ibv_close_device(device->context));
 	if (rc)
 		return dv_fail(rc, "closing %s: ibv_close_device: %m", name);

@@ -83,7 +83,7 @@ static const struct ibv_gid_entry *gid_at(
 }
 
 /*
- * Chooses the GID at index device->gid_wanted, or for -1 the best RoCE GID or the first InfiniBand
+ * Chooses the GID at the index of the options, or for -1 the best RoCE GID or the first InfiniBand
  * GID, and stores it in *path.
  */
 static int gid_choose(const struct dv_device *device, const struct ibv_gid_entry *entries,
@@ -92,7 +92,7 @@ static int gid_choose(const struct dv_device *device, const struct ibv_gid_entry
 	const char *name = device->name;
 	const struct ibv_gid_entry *entry;
 	bool roce = path->kind == DV_ADDRESS_ROCE_V2;
-	int wanted = device->gid_wanted;
+	int wanted = device->options.gid_index;
 	char text[GID_TEXT];
 
 	if (wanted < 0 && roce) {
@@ -148,19 +148,14 @@ static int gid_find(const struct dv_device *device, int table_length, struct dv_
 /* ---- the device and its port --------------------------------------------------------------- */
 
 /* Finds the device by its name and opens it. The device list is freed before this returns. */
-static int context_open(struct dv_device *device, const char *name)
+static int context_open(struct dv_device *device)
 {
+	const char *name = device->name;
 	int count = 0, rc = 0;
 	struct ibv_device **list;
 	char known[128] = "";
 	size_t used = 0;
 
-	if (strlen(name) >= sizeof(device->name))
-		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
-	strcpy(device->name, name);
-	/* Unset: with this variable libmlx5 reports a queue as destroyed that the kernel still
-	 * has. */
-	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
 		return dv_fail(-ENODEV,
@@ -298,7 +293,7 @@ static void path_tell(const struct dv_device *device, const struct dv_path *path
 
 	log_info("%s port %u: %s, GID %u %s (%s), MTU %u", device->name, device->port,
 		roce ? "RoCE v2" : "InfiniBand", path->gid_index, gid_text(&path->gid, text),
-		device->gid_wanted < 0 ? "chosen" : "as set", 128u << path->mtu);
+		device->options.gid_index < 0 ? "chosen" : "as set", 128u << path->mtu);
 	if (path->mtu < IBV_MTU_4096)
 		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
 			device->name, device->port, 128u << path->mtu,
@@ -346,8 +341,7 @@ static int verbs_port_look(struct dv_device *device)
 	int rc;
 
 	if (!dv_verbs_enter(device))
-		return dv_fail(-ENODEV,
-			"there is no NIC %s here: see `rdma link` and dmesg; start the engine again when it is back",
+		return dv_fail(-ENODEV, "there is no NIC %s here: see `rdma link` and dmesg",
 			device->name);
 	rc = path_read(device);
 	dv_verbs_leave(device);
@@ -416,13 +410,15 @@ static uint8_t traffic_class_read(const struct dv_device *device)
 }
 
 /* Checks and stores the options of all QPs: traffic class, service level, PKEY, ACK time-out. */
-static int path_check(struct dv_device *device, const struct dv_options *options)
+static int path_check(struct dv_device *device)
 {
+	const struct dv_options *options = &device->options;
+
 	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||
 		options->service_level > 15 || options->ack_timeout > 31)
 		return dv_fail(-EINVAL,
 			"opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is out of range",
-			options->name, options->traffic_class, options->service_level,
+			device->name, options->traffic_class, options->service_level,
 			options->ack_timeout);
 	device->traffic_class = options->traffic_class < 0 ? traffic_class_read(device)
 							   : (uint8_t)options->traffic_class;
@@ -445,6 +441,30 @@ static void device_free(struct dv_device *device)
 	free(device);
 }
 
+/*
+ * Opens the NIC: a context, its port, its domains. -ENODEV: it is not there. A port that cannot be
+ * used is no failure with dv_options.later.
+ */
+static int device_open(struct dv_device *device)
+{
+	int rc = context_open(device);
+
+	if (rc)
+		return rc;
+	rc = device_check(device);
+	if (rc == 0)
+		rc = path_check(device);
+	if (rc == 0)
+		rc = path_read(device);
+	if (device->options.later && (rc == -ENETDOWN || rc == -EADDRNOTAVAIL))
+		rc = 0;
+	if (rc == 0)
+		rc = domain_open(device);
+	if (rc)
+		ibv_close_device(device->context);
+	return rc;
+}
+
 static int verbs_open(const struct dv_options *options, struct dv_device **ret_device)
 {
 	struct dv_device *device;
@@ -453,44 +473,55 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 	if (options->port < 0 || options->port > UINT8_MAX)
 		return dv_fail(-EINVAL, "opening NIC %s: there is no port %d", options->name,
 			options->port);
+	if (strlen(options->name) >= sizeof(device->name))
+		return dv_fail(
+			-EINVAL, "opening NIC %.32s...: the name is too long", options->name);
 	device = calloc(1, sizeof(*device));
 	if (!device)
 		return dv_fail(-ENOMEM, "opening NIC %s: %m", options->name);
+	/* Unset: with this variable libmlx5 reports a queue as destroyed that the kernel still
+	 * has. */
+	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	device->ops = &dv_verbs_ops;
+	strcpy(device->name, options->name);
 	device->port = (uint8_t)(options->port ? options->port : 1);
-	device->gid_wanted = options->gid_index;
+	device->options = *options;
+	device->options.name = device->options.link = device->options.address = NULL;
 	pthread_mutex_init(&device->look_lock, NULL);
 	pthread_mutex_init(&device->path_lock, NULL);
 	pthread_rwlock_init(&device->gate, NULL);
-	rc = context_open(device, options->name);
+	rc = device_open(device);
 	if (rc == -ENODEV && options->later) {
 		/* as after dv_cut(): no call reaches a device */
 		device->cut = true;
-		device->mr_bytes_max = UINT64_MAX;
 		dv_hint_store(&device->cut_wanted, 1);
-		*ret_device = device;
-		return 0;
+		rc = 0;
 	}
 	if (rc)
-		goto no_context;
-	rc = device_check(device);
-	if (rc == 0)
-		rc = path_check(device, options);
-	if (rc == 0)
-		rc = path_read(device);
-	if (options->later && (rc == -ENETDOWN || rc == -EADDRNOTAVAIL))
-		rc = 0;
-	if (rc == 0)
-		rc = domain_open(device);
-	if (rc)
-		goto no_domain;
-	*ret_device = device;
-	return 0;
+		device_free(device);
+	else
+		*ret_device = device;
+	return rc;
+}
 
-no_domain:
-	ibv_close_device(device->context);
-no_context:
-	device_free(device);
+/* While `gate` is held, calls of other threads act as after dv_cut(). */
+static int verbs_reopen(struct dv_device *device)
+{
+	int rc = 0;
+
+	pthread_rwlock_wrlock(&device->gate);
+	if (device->cut_error)
+		rc = dv_fail(device->cut_error,
+			"opening NIC %s: the kernel still has what it was closed with",
+			device->name);
+	else if (device->cut)
+		rc = device_open(device);
+	if (rc == 0 && device->cut) {
+		device->cut = false;
+		dv_hint_store(&device->life, device->life + 1);
+		dv_hint_store(&device->cut_wanted, 0);
+	}
+	pthread_rwlock_unlock(&device->gate);
 	return rc;
 }
 
@@ -543,6 +574,8 @@ const struct dv_ops dv_verbs_ops = {
 	.qp_kill = dv_verbs_qp_kill,
 	.qp_destroy = dv_verbs_qp_destroy,
 	.cut = dv_verbs_cut,
+	.reopen = verbs_reopen,
+	.mr_stale = dv_verbs_mr_stale,
 	.event_fd = dv_verbs_event_fd,
 	.event_next = dv_verbs_event_next,
 };

@@ -60,7 +60,8 @@ static int explain(const struct dv_device *device, const void *base, size_t leng
 int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	uint64_t limit = device->mr_bytes_max;
+	/* read before the gate: a registration during which the device is opened again is stale */
+	uint32_t life = dv_hint_load(&device->life);
 	struct ibv_mr *mr;
 	void *base = memory->base;
 	size_t length = memory->length;
@@ -72,15 +73,19 @@ int dv_verbs_mr_register(
 		return dv_fail(-EINVAL,
 			"registering %zu bytes at %p with access 0x%x: invalid arguments", length,
 			base, access);
-	if (length > limit)
-		return dv_fail(-E2BIG,
-			"registering %.1f MiB on %s: the device allows at most %.1f MiB in one registration (max_mr_size). Use a smaller pool",
-			(double)length / MIB, device->name, (double)limit / MIB);
 	if (!dv_verbs_enter(
 		    device)) { /* dv_cut() closed the device, so no NIC can access the memory */
-		*ret_mr = (struct dv_mr){.base = base, .length = length};
+		*ret_mr = (struct dv_mr){.base = base, .length = length, .life = life};
 		return 0;
 	}
+	if (length > device->mr_bytes_max) {
+		rc = dv_fail(-E2BIG,
+			"registering %.1f MiB on %s: the device allows at most %.1f MiB in one registration (max_mr_size). Use a smaller pool",
+			(double)length / MIB, device->name, (double)device->mr_bytes_max / MIB);
+		dv_verbs_leave(device);
+		return rc;
+	}
+	life = device->life;
 	/* ibv_reg_mr_iova2() accepts optional access rights: if the kernel does not support relaxed
 	 * ordering, libibverbs leaves it out instead of failing. */
 	mr = ibv_reg_mr_iova2(device->pd, base, length, (uintptr_t)base, access_flags(access));
@@ -88,9 +93,18 @@ int dv_verbs_mr_register(
 	dv_verbs_leave(device);
 	if (!mr)
 		return explain(device, base, length, rc);
-	*ret_mr = (struct dv_mr){
-		.base = base, .length = length, .lkey = mr->lkey, .rkey = mr->rkey, .handle = mr};
+	*ret_mr = (struct dv_mr){.base = base,
+		.length = length,
+		.lkey = mr->lkey,
+		.rkey = mr->rkey,
+		.life = life,
+		.handle = mr};
 	return 0;
+}
+
+bool dv_verbs_mr_stale(const struct dv_device *device, const struct dv_mr *mr)
+{
+	return mr->life != dv_hint_load(&device->life);
 }
 
 int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
@@ -99,6 +113,11 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 
 	/* After dv_cut() the MR is gone with the device. No rail has posted work that uses it. */
 	if (!dv_verbs_enter(device)) {
+		*mr = (struct dv_mr){0};
+		return 0;
+	}
+	if (dv_verbs_mr_stale(device, mr)) {
+		dv_verbs_leave(device);
 		*mr = (struct dv_mr){0};
 		return 0;
 	}

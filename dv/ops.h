@@ -40,6 +40,9 @@ struct dv_ops {
 	int (*qp_kill)(struct dv_qp *qp);
 	void (*qp_destroy)(struct dv_qp *qp);
 	int (*cut)(struct dv_device *device);
+	/* Hardware only; NULL for the software NIC, which has one life. */
+	int (*reopen)(struct dv_device *device);
+	bool (*mr_stale)(const struct dv_device *device, const struct dv_mr *mr);
 
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);

@@ -157,6 +157,21 @@ int dv_cut(struct dv_device *device)
 	return ops_of(device)->cut(device);
 }
 
+int dv_reopen(struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->reopen ? ops->reopen(device)
+			   : dv_fail(-EOPNOTSUPP, "a software NIC that died does not come back");
+}
+
+bool dv_mr_stale(const struct dv_device *device, const struct dv_mr *mr)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->mr_stale && ops->mr_stale(device, mr);
+}
+
 void dv_qp_destroy(struct dv_qp *qp)
 {
 	if (qp)

@@ -49,7 +49,7 @@ struct dv_options {
 	uint8_t service_level;
 	uint16_t pkey_index;
 	/* true: dv_open() opens the NIC although its port has no link or no GID yet, or it is not
-	 * there: then it is as after dv_cut(). dv_port_look() tells */
+	 * there: then it is as after dv_cut(). dv_port_look() tells, dv_reopen() tries again */
 	bool later;
 	/* true: packets have no flow labels, so switches send all QPs to a peer over one path */
 	bool one_flow;
@@ -118,7 +118,8 @@ struct dv_mr {
 	void *base;
 	size_t length;
 	uint32_t lkey, rkey;
-	void *handle; /* private data of the implementation (dv/ops.h) */
+	uint32_t life; /* of the device when this was made: see dv_reopen() */
+	void *handle;  /* private data of the implementation (dv/ops.h) */
 };
 
 /* Memory to register. */
@@ -227,6 +228,15 @@ void dv_qp_destroy(struct dv_qp *qp);
  * seconds.
  */
 int dv_cut(struct dv_device *device);
+/*
+ * Opens the NIC of a device anew that dv_cut() closed, or that was not there at dv_open(): a new
+ * life of the device, with the same options. -ENODEV: the NIC is not there. -EOPNOTSUPP: a
+ * software NIC does not come back. The caller has destroyed the queues of the lives before.
+ * Registrations of these are stale. Can take seconds.
+ */
+int dv_reopen(struct dv_device *device);
+/* Is the registration of an earlier life of the device? The NIC does not know it. */
+bool dv_mr_stale(const struct dv_device *device, const struct dv_mr *mr);
 
 /* ---- events -------------------------------------------------------------------------------- */
 

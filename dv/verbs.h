@@ -53,11 +53,11 @@ struct dv_device {
 	pthread_mutex_t look_lock; /* held by the thread that reads the port */
 	pthread_mutex_t path_lock; /* protects `path`; never held during a call of the driver */
 	struct dv_path path;
-	int gid_wanted;    /* dv_options.gid_index */
-	uint8_t port;      /* number of the device's port that dv_open() opened */
-	uint8_t ports;     /* number of ports of the device */
-	uint8_t reads_out; /* READs that one QP may have in flight as requester */
-	uint8_t reads_in;  /* READs that one QP may answer at a time as responder */
+	struct dv_options options; /* of dv_open(); the strings are not kept */
+	uint8_t port;              /* number of the device's port that dv_open() opened */
+	uint8_t ports;             /* number of ports of the device */
+	uint8_t reads_out;         /* READs that one QP may have in flight as requester */
+	uint8_t reads_in;          /* READs that one QP may answer at a time as responder */
 	/* code of the requested ACK time-out; the one in use is dv_qp.ack_timeout */
 	uint8_t ack_timeout;
 	uint8_t traffic_class;
@@ -66,11 +66,13 @@ struct dv_device {
 	bool one_flow;
 	/* 1: the ACK time-out was logged; a hint, so two threads may both log it */
 	uint32_t ack_told;
-	/* held for reading by threads that call libibverbs, for writing by dv_cut() */
+	/* held for reading by threads that call libibverbs, for writing by dv_cut(), dv_reopen() */
 	pthread_rwlock_t gate;
 	/* 1: dv_cut() waits for `gate` and new readers are refused; a hint */
 	uint32_t cut_wanted;
 	bool cut; /* true: dv_cut() has closed the device; protected by `gate` */
+	/* number of times that the device was opened again; changes under `gate` */
+	uint32_t life;
 	/* result of dv_cut(); negative: the kernel still has the device's queues */
 	int cut_error;
 	void *doorbells; /* the thread domain's doorbell page, whose address the QPs report */
@@ -94,6 +96,7 @@ bool dv_verbs_path_differs(const struct dv_path *a, const struct dv_path *b);
 int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
 int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
+bool dv_verbs_mr_stale(const struct dv_device *device, const struct dv_mr *mr);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);

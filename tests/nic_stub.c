@@ -44,6 +44,12 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 	return nic_stub.mr_deregister ? nic_stub.mr_deregister(mr) : 0;
 }
 
+bool dv_mr_stale(const struct dv_device *device, const struct dv_mr *mr)
+{
+	(void)device;
+	return nic_stub.mr_stale && nic_stub.mr_stale(mr);
+}
+
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
 {
 	return (void)devices, (void)count, 0;

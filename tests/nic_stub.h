@@ -18,7 +18,9 @@ struct nic_stub {
 	/* called for each registration, on any thread; NULL: it succeeds with lkey 1 */
 	int (*mr_register)(const struct dv_memory *memory, struct dv_mr *ret_mr);
 	int (*mr_deregister)(struct dv_mr *mr); /* NULL: it succeeds */
-	struct dv_cq *cq;                       /* as the caller of dv_cq_create() has it */
+	/* whether the device was opened anew since the registration; NULL: it was not */
+	bool (*mr_stale)(const struct dv_mr *mr);
+	struct dv_cq *cq; /* as the caller of dv_cq_create() has it */
 	/* the CQ as it was created; a rail that lost its NIC polls another one */
 	struct dv_cq cq_made;
 	uint32_t cq_pi; /* number of CQEs written so far */

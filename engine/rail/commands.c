@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Executes the commands of the control plane: add and remove connections, channels and regions,
- * lose the NIC, stop the rail. Poll core only.
+ * lose the NIC and find it again, stop the rail. Poll core only.
  */
 #include "engine/rail/core.h"
 
@@ -136,6 +136,15 @@ void region_return_if_unused(struct rail *rail, uint32_t id)
 	rail_event_send(rail, &event);
 }
 
+/* Executes RAIL_REGION_KEY. */
+static void region_key(struct rail *rail, const struct rail_region *region)
+{
+	struct region_slot *slot = &rail->region[region->id];
+
+	if (slot->present && !slot->dropping)
+		slot->lkey = region->lkey;
+}
+
 static void region_drop(struct rail *rail, uint32_t id)
 {
 	if (id >= REGIONS_MAX || !rail->region[id].present)
@@ -187,9 +196,11 @@ static void command_execute(struct rail *rail, const struct rail_command *comman
 	case RAIL_CONN_DROP: conn_drop(rail, command->peer, command->ref, command->object); break;
 	case RAIL_CONN_RETIRE: conn_retire(rail, command->object); break;
 	case RAIL_LOST: rail_lose(rail); break;
+	case RAIL_FOUND: rail_find(rail); break;
 	case RAIL_CHANNEL_ADD: channel_add(rail, command->object); break;
 	case RAIL_CHANNEL_STOP: channel_stop(rail, command->object); break;
 	case RAIL_REGION_ADD: region_add(rail, &command->region); break;
+	case RAIL_REGION_KEY: region_key(rail, &command->region); break;
 	case RAIL_REGION_DROP: region_drop(rail, command->region.id); break;
 	case RAIL_STOP: rail_stop(rail); break;
 	default: assert(false && "a command the control plane does not have");

@@ -353,7 +353,7 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 }
 
 /*
- * ---- QPs that are destroyed, and a NIC that is lost for good -----------------------------------
+ * ---- QPs that are destroyed, and a NIC that is lost, and found again ---------------------------
  */
 
 /* Finds the connection of `object`. NULL: the rail has none (any more). */
@@ -408,6 +408,14 @@ void rail_lose(struct rail *rail)
 	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next)
 		conn_break(rail, container_of(at, struct conn, conns), 0);
 	rail_event_send(rail, &event);
+}
+
+void rail_find(struct rail *rail)
+{
+	assert(rail->lost && !list_linked(&rail->conns));
+	rail->lost = false;
+	rail->cq = rail->cq_made;
+	rail->heads_lkey = rail->heads_lkey_made;
 }
 
 /*

@@ -202,6 +202,8 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status);
 void conn_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_conn *object);
 /* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */
 void rail_lose(struct rail *rail);
+/* Executes RAIL_FOUND: the rail uses what rail_nic_open() made. */
+void rail_find(struct rail *rail);
 /* The rail has no NIC, from its opening or from now on: it touches no queue of one. */
 void rail_without_nic(struct rail *rail);
 /*

@@ -143,22 +143,25 @@ struct rail {
 	uint64_t latency_ns_sum;           /* sum of their latencies */
 	/* owner: poll core (command_in, event_out) and control plane (command_out, event_in) */
 	alignas(64) struct inbox inbox;
-	/* read-only once the core runs */
+	/* read-only once the core runs, until the NIC is lost */
 	alignas(64) struct rail_options options;
-	uint32_t heads_lkey; /* lkey of the MR of head[], into which page heads are READ */
+	uint32_t heads_lkey; /* lkey of the MR of head[]; another one after RAIL_FOUND */
 	/* true: the rail's NIC is a software NIC that the poll core must step */
 	bool device_steps;
 	bool started; /* true: a poll core was started with this rail */
-	/* the rail's CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
+	/* the rail's CQ as created; `cq` is replaced by a dummy from RAIL_LOST to RAIL_FOUND, and
+	 * rail_nic_open() makes this one anew between them */
 	struct dv_cq cq_made;
-	void *inbox_memory; /* memory of both rings of the inbox */
-	void *heads_handle; /* the struct dv_mr of head[] */
+	uint32_t heads_lkey_made; /* the same of heads_lkey */
+	void *inbox_memory;       /* memory of both rings of the inbox */
+	void *heads_handle;       /* the struct dv_mr of head[] */
 
 	/* owner: poll core; everything below, too, except head[]. live[i]: run[i] was taken and is
 	 * not answered yet */
 	alignas(64) bool live[RAIL_RUNS];
 	struct list conns; /* list of all connections of the rail, oldest first */
-	bool lost;         /* true: RAIL_LOST was received, so no new connection is accepted */
+	/* true: from RAIL_LOST to RAIL_FOUND, and no new connection is accepted */
+	bool lost;
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
 	/* ids of the channels with completions that are not published yet */

@@ -151,12 +151,18 @@ enum rail_command_kind {
 	/* object: struct rail_conn whose QPs are destroyed, so the NIC writes nothing more: end
 	 * what is posted without waiting for CQEs, then send RAIL_CONN_RETURNED */
 	RAIL_CONN_RETIRE,
-	RAIL_LOST,        /* the rail's NIC is lost: break all connections, then send RAIL_QUIET */
+	RAIL_LOST, /* the rail's NIC is lost: break all connections, then send RAIL_QUIET */
+	/* the lost NIC is open again and rail_nic_open() has succeeded: use it. The rail has no
+	 * connection */
+	RAIL_FOUND,
 	RAIL_CHANNEL_ADD, /* object: struct rail_channel, which the rail owns from here on */
 	/* object: struct rail_channel that the rail owns; take no more of its ops, drain, then
 	 * send RAIL_CHANNEL_RETURNED */
 	RAIL_CHANNEL_STOP,
 	RAIL_REGION_ADD, /* region: a new destination region */
+	/* region.id, lkey: the region's key on a NIC that was opened again; ignored for a region
+	 * that is being dropped. Those of extents are in extent_lkey already */
+	RAIL_REGION_KEY,
 	/* region.id: refuse new ops that name this region; send RAIL_REGION_RETURNED when no
 	 * run uses it */
 	RAIL_REGION_DROP,

@@ -57,9 +57,18 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	inbox_init(rail);
 }
 
+static int rail_heads_register(struct rail *rail, struct dv_device *device)
+{
+	return dv_mr_register(device,
+		&(struct dv_memory){.base = rail->head,
+			.length = sizeof(rail->head),
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		rail->heads_handle);
+}
+
 int rail_open(const struct rail_options *options, struct rail **ret_rail)
 {
-	struct dv_mr *heads;
 	struct rail *rail;
 	int error;
 
@@ -76,15 +85,10 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 	if (!rail->inbox_memory)
 		goto unmap;
 	memset(rail->inbox_memory, 0, 2 * inbox_ring_bytes());
-	heads = calloc(1, sizeof(*heads));
-	if (!heads)
+	rail->heads_handle = calloc(1, sizeof(struct dv_mr));
+	if (!rail->heads_handle)
 		goto free_inbox;
-	error = dv_mr_register(options->device,
-		&(struct dv_memory){.base = rail->head,
-			.length = sizeof(rail->head),
-			.access = DV_LOCAL_WRITE,
-			.memfd = -1},
-		heads);
+	error = rail_heads_register(rail, options->device);
 	if (error)
 		goto free_heads;
 	error = dv_cq_create(options->device, CQ_DEPTH, &rail->cq);
@@ -93,22 +97,34 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 	rail->cq_made = rail->cq;
 	if (error)
 		rail_without_nic(rail);
-	rail->heads_handle = heads;
-	rail->heads_lkey = heads->lkey;
+	rail->heads_lkey = ((struct dv_mr *)rail->heads_handle)->lkey;
 	rail->device_steps = dv_needs_step(options->device);
 	rail_init(rail, options);
 	*ret_rail = rail;
 	return 0;
 
 deregister:
-	dv_mr_deregister(options->device, heads);
+	dv_mr_deregister(options->device, rail->heads_handle);
 free_heads:
-	free(heads);
+	free(rail->heads_handle);
 free_inbox:
 	free(rail->inbox_memory);
 unmap:
 	munmap(rail, sizeof(*rail));
 	return error;
+}
+
+int rail_nic_open(struct rail *rail)
+{
+	int error;
+
+	/* what it named went with the closed device, and so did the registration of the heads */
+	rail->cq_made = (struct dv_cq){.handle = NULL};
+	error = rail_heads_register(rail, rail->options.device);
+	if (error)
+		return error;
+	rail->heads_lkey_made = ((struct dv_mr *)rail->heads_handle)->lkey;
+	return dv_cq_create(rail->options.device, CQ_DEPTH, &rail->cq_made);
 }
 
 void rail_close(struct rail *rail)

@@ -54,6 +54,13 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail);
  * allowed.
  */
 void rail_close(struct rail *rail);
+/*
+ * The device of a rail that has lost its NIC was opened anew (dv_reopen()): creates its CQ and
+ * registers the memory of page heads. RAIL_FOUND then gives the NIC to the rail. Between the rail's
+ * RAIL_QUIET, or rail_open() without a NIC, and RAIL_FOUND; any thread, while no other makes or
+ * destroys queues of the device. Returns 0 or a negative errno; the device is then to be cut.
+ */
+int rail_nic_open(struct rail *rail);
 
 struct model_clock_file; /* model_clock.h */
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports of NICs as they live in a rack, on pretended ConnectX: the GIDs of a port move to other
-indexes, a port has no link when its engine starts, the engine is started again meanwhile. Pages are
-read both ways over every rail within SECONDS of the link, and no engine is restarted for that.
+indexes, a port has no link when its engine starts, a NIC is removed and comes back, also after the
+engine has started without it, the engine is started again meanwhile. Pages are read both ways over
+every rail within SECONDS of the link, and no engine is restarted for that.
 
 $PEERCACHE_PORTS rails (2); $PEERCACHE_PORT_PAIRS=all: every pair of events, at one host and at two.
 """
 
+import contextlib
 import itertools
 import json
 import os
-import re
 import socket
 import struct
 import time
@@ -20,33 +21,45 @@ RAILS = int(os.environ.get("PEERCACHE_PORTS", "2"))
 ALL = os.environ.get("PEERCACHE_PORT_PAIRS") == "all"
 SECONDS = 5
 MAGIC, MESSAGE_BYTES = 0x31736d2d78636f73, 608  # struct uv_message
-PORT, GID = 3, 4  # enum uv_message_kind
+PORT, GID, GONE = 3, 4, 5  # enum uv_message_kind
 LAST = RAILS - 1
 
 
 class Hosts(harness.cluster.Cluster):
-    """Engines on RoCE ports; `down` is the list of tools/soft-connectx, for all of them."""
+    """Engines on RoCE ports; `down` and `gone` are the lists of tools/soft-connectx."""
 
-    def __init__(self, nodes=2, down="", rails=RAILS, devices=RAILS, settings=(), **options):
+    def __init__(self, nodes=2, down="", rails=RAILS, devices=RAILS, settings=(), gone="",
+                 **options):
         super().__init__(harness.BUILD, nodes, device="mlx5", pool_bytes="32MiB", settings=[
             "rail.devices=" + ",".join(f"mlx5_{r}" for r in range(rails)),
             "engine.huge_pages=no", *harness.patient(settings)], **options)
         self.before += ["--link", "roce", "--devices", str(devices)]
-        self.rails, self.down = rails, [down] * nodes
+        self.rails, self.down, self.gone = rails, [down] * nodes, [gone] * nodes
 
     def command(self, i):
         words = super().command(i)
         at = len(self.before)
-        return words[:at] + (["--down", self.down[i]] if self.down[i] else []) + words[at:]
+        return (words[:at] + (["--down", self.down[i]] if self.down[i] else []) +
+                (["--gone", self.gone[i]] if self.gone[i] else []) + words[at:])
+
+    def nic(self, i, rail):
+        """The name of the socket of a NIC: its process makes them in the order of the NICs."""
+        with open("/proc/net/unix", encoding="ascii") as file:
+            names = {words[6]: words[7] for words in map(str.split, file) if len(words) == 8
+                     and words[7].startswith("@soft-connectx-")}
+        fds = f"/proc/{self.engine_pid(i)}/fd/"
+        inodes = []
+        for fd in os.listdir(fds):
+            with contextlib.suppress(FileNotFoundError):
+                link = os.readlink(fds + fd)
+                inodes += [int(link[8:-1])] if link.startswith("socket:[") else []
+        inodes.sort()
+        return [names[str(n)] for n in inodes if str(n) in names][rail].replace("@", "\0")
 
     def tell(self, i, rail, kind, value):
-        """Sends a datagram to the NIC, which its GID names."""
-        name = re.findall(rf"mlx5_{rail} port 1: RoCE v2, GID \d+ (?:::ffff:10\.77\.(\d+)\.(\d+)|"
-                          r"fe80::5c0f:7c00:0:([0-9a-f]+))", self.log(i))[-1]
-        number = int(name[2], 16) if name[2] else int(name[0]) << 8 | int(name[1])
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
             s.sendto(struct.pack("<QII", MAGIC, kind, value).ljust(MESSAGE_BYTES, b"\0"),
-                     f"\0soft-connectx-{number}".encode())
+                     self.nic(i, rail))
 
     def state(self, i, rail):
         return (self.status(i) or {"rails": [{"state": "?"}] * RAILS})["rails"][rail]["state"]
@@ -136,6 +149,45 @@ class Ports(Base):
         self.assertIn(f"rail.devices: no NIC mlx5_{LAST} on this machine", checked.stderr)
         self.stop_cleanly(hosts)
 
+    def test_a_nic_that_is_removed_comes_back_without_a_restart(self):
+        hosts = self.hosts(gone=f"mlx5_{LAST}")
+        self.reads_both_ways(hosts, "without a NIC", range(LAST))
+        for i in (0, 1):
+            put_back(hosts, i, LAST)
+        self.reads_both_ways(hosts, "with the NIC")
+        for rail in range(RAILS):  # all of them: as when a driver is loaded anew
+            hosts.tell(0, rail, GONE, 1)
+        for rail in range(RAILS):
+            removed(hosts, 0, rail)
+        self.assertIn("rails_all_out: no rail is in use", hosts.findings(0))
+        for rail in range(RAILS):
+            put_back(hosts, 0, rail)
+        self.reads_both_ways(hosts, "all NICs are back")
+        self.assertEqual(hosts.status(0)["counters"]["rails_found"], RAILS + 1,
+                         hosts.log(0)[-3000:])
+        self.stop_cleanly(hosts)
+
+    def test_a_client_reads_on_while_nics_are_removed_and_come_back(self):
+        hosts = self.hosts(settings=["rail.mr_bytes=2MiB"])
+        self.reads_both_ways(hosts, "before")
+        client = harness.tool("tools/peercache-bench", "get", "--seconds", 12, "--verify",
+                              "--no-baseline", "--working-set", "8MiB", "--page-bytes", "64KiB",
+                              "--batch", 16, "--json", "-", sockets=hosts.sockets)
+        for i in (0, 1):  # the host that reads, then the one that is read
+            before = hosts.pages_read(0)[LAST]
+            harness.wait_for(lambda: hosts.pages_read(0)[LAST] > before, SECONDS, "it reads")
+            removed(hosts, i, LAST)
+            put_back(hosts, i, LAST)
+            harness.wait_for(lambda: hosts.state(i, LAST) == "up", SECONDS, "it is back")
+            before = hosts.pages_read(0)[LAST]
+            harness.wait_for(lambda: hosts.pages_read(0)[LAST] > before, SECONDS,
+                             "the memory of the client is used on the NIC\n" + hosts.log(0)[-2000:])
+        status, out, err = harness.finish(client)
+        self.assertEqual(status, 0, out + err)
+        got = json.loads(out[out.index("{"):])
+        self.assertEqual((got["wrong"], got["misses"]), (0, 0), out + err)
+        self.stop_cleanly(hosts)
+
     def test_a_restart_without_a_link_keeps_the_pages_of_all_rails(self):
         hosts = self.hosts(down=f"mlx5_{LAST}", keeper=True)
         self.reads_both_ways(hosts, "without the link", range(LAST))
@@ -179,6 +231,23 @@ def linked(hosts, i, rail):
     hosts.tell(i, rail, PORT, 1)
 
 
+def removed(hosts, i, rail):
+    hosts.gone[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.gone[i].split(",")} - {""}))
+    hosts.tell(i, rail, GONE, 1)
+    harness.wait_for(lambda: f"is lost: there is no NIC mlx5_{rail} here" in hosts.findings(i), 10,
+                     f"mlx5_{rail} is gone")
+
+
+def without_nic(hosts, i, rail):
+    hosts.gone[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.gone[i].split(",")} - {""}))
+    restarted(hosts, i, rail)
+
+
+def put_back(hosts, i, rail):
+    hosts.gone[i] = ""
+    hosts.tell(i, rail, GONE, 0)
+
+
 def moves(hosts, i, rail):
     hosts.tell(i, rail, PORT, 0)
     hosts.tell(i, rail, GID, 1)
@@ -186,6 +255,8 @@ def moves(hosts, i, rail):
 
 EVENTS = [Event("GIDs move", moves, linked),
           Event("no link at the start", without_link, linked),
+          Event("NIC removed", removed, put_back),
+          Event("no NIC at the start", without_nic, put_back),
           Event("engine restarted", restarted, lambda *_: None)]
 
 
@@ -207,8 +278,10 @@ class Pairs(Base):
         if ALL:
             for first, second in itertools.product(EVENTS, EVENTS):
                 self.pair(hosts, (first, 0, LAST), (second, 1, 0))
-                # an engine none of whose ports has a link does not start
-                if RAILS > 2 or {first.begin, second.begin} != {without_link}:
+                # an engine none of whose ports can be used does not start
+                if RAILS > 2 or not (
+                        first.begin in (without_link, removed, without_nic)
+                        and second.begin in (without_link, without_nic)):
                     self.pair(hosts, (first, 0, LAST), (second, 0, 0))
                 self.pair(hosts, (first, 1, LAST), (second, 0, LAST))
         else:

@@ -23,6 +23,7 @@ struct uv_context *uv_context_open(unsigned index, int fd)
 		return NULL;
 	}
 	context->device = uv_device(index);
+	context->life = dv_hint_load(&context->device->life);
 	context->fd = fd;
 	return context;
 }

@@ -123,6 +123,7 @@ int uv_devices_open(void)
 		device->index = i;
 		device->infiniband = !link || strcmp(link, "roce") != 0;
 		device->down = list_has("SOFT_CONNECTX_DOWN", name);
+		device->gone = list_has("SOFT_CONNECTX_GONE", name);
 		device->maps = list_at("SOFT_CONNECTX_MAP", i, 1) != 0;
 		device->move_max =
 			(uint64_t)list_at("SOFT_CONNECTX_MOVE_MAX", i, (long)UV_MR_BYTES_MAX);
@@ -148,7 +149,8 @@ void uv_port_changed(struct uv_device *device, bool up)
 	if (device->down == !up)
 		return;
 	device->down = !up;
-	uv_uar_tell(device->nic, 1, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+	if (device->nic)
+		uv_uar_tell(device->nic, 1, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 
 void uv_gids_moved(struct uv_device *device, bool moved)
@@ -156,8 +158,33 @@ void uv_gids_moved(struct uv_device *device, bool moved)
 	if (device->gids_moved == moved)
 		return;
 	device->gids_moved = moved;
-	if (!device->down)
+	if (!device->down && device->nic)
 		uv_uar_tell(device->nic, 1, IBV_EVENT_GID_CHANGE);
+}
+
+bool uv_context_dead(const struct uv_context *context)
+{
+	return context->life != dv_hint_load(&context->device->life);
+}
+
+void uv_device_removed(struct uv_device *device, bool gone)
+{
+	struct dv_device *nic = device->nic;
+
+	if (device->gone == gone)
+		return;
+	device->gone = gone;
+	if (gone)
+		dv_hint_add(&device->life, 1);
+	if (gone && nic) {
+		for (unsigned i = 0; i < nic->qp_count; i++)
+			soft_qp_hide(nic->qps[i]);
+		nic->fault.dead |= DV_DEAD_CQES;
+		uv_uar_tell(nic, 0, IBV_EVENT_DEVICE_FATAL);
+	} else if (nic) {
+		nic->fault.dead &= ~(unsigned)DV_DEAD_CQES;
+	}
+	uv_sysfs_show(device, !gone);
 }
 
 /* ---- the NIC's thread ------------------------------------------------------------------------ */
@@ -329,6 +356,20 @@ void soft_connectx_qp_fails(unsigned index, uint32_t qpn)
 	uq->async_events++;
 	uv_async(uq->object.context, uq->user_handle, IBV_EVENT_QP_FATAL);
 	soft_unlock(nic);
+}
+
+void soft_connectx_removed(unsigned index, bool removed)
+{
+	struct dv_device *nic;
+
+	pthread_mutex_lock(&uv_lock);
+	nic = soft_connectx_nic(index);
+	if (nic)
+		soft_lock(nic);
+	uv_device_removed(&devices[index], removed);
+	if (nic)
+		soft_unlock(nic);
+	pthread_mutex_unlock(&uv_lock);
 }
 
 bool soft_connectx_mapped(unsigned index, bool writable)

@@ -168,8 +168,10 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 	int rc;
 
 	pthread_mutex_lock(&uv_lock);
-	if (header->object_id == UVERBS_OBJECT_DEVICE &&
-		header->method_id == UVERBS_METHOD_INVOKE_WRITE)
+	if (uv_context_dead(context))
+		rc = EIO;
+	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
+		 header->method_id == UVERBS_METHOD_INVOKE_WRITE)
 		rc = invoke_write(context, header);
 	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
 		 header->method_id == UVERBS_METHOD_QUERY_GID_TABLE)

@@ -79,7 +79,7 @@ static int open_device(unsigned index)
 	int fd;
 
 	uv_sysfs_write();
-	if (index >= uv_devices()) {
+	if (index >= uv_devices() || uv_device(index)->gone) {
 		errno = ENOENT;
 		return -1;
 	}
@@ -164,7 +164,7 @@ static bool is_device(const char *path)
 	if (index < 0)
 		return false;
 	uv_sysfs_write();
-	return (unsigned)index < uv_devices();
+	return (unsigned)index < uv_devices() && !uv_device((unsigned)index)->gone;
 }
 
 /* libibverbs calls stat() on a device, to check that it may be opened, before it lists it. */

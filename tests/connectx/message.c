@@ -258,6 +258,26 @@ static int receive(const struct uv_device *device, struct uv_message *ret_messag
 	return who.uid == geteuid() || who.uid == 0 ? who.pid : -1;
 }
 
+/* What a test sends. */
+static void take_change(struct uv_device *device, const struct uv_message *message)
+{
+	switch (message->kind) {
+	case UV_PORT: uv_port_changed(device, message->status); break;
+	case UV_GID: uv_gids_moved(device, message->status); break;
+	case UV_GONE: uv_device_removed(device, message->status); break;
+	}
+}
+
+void uv_message_idle(struct uv_device *device)
+{
+	struct uv_message message;
+	int pid;
+
+	while (!device->nic && (pid = receive(device, &message)) != 0)
+		if (pid > 0)
+			take_change(device, &message);
+}
+
 static void ask_again(struct dv_device *nic, struct dv_qp *qp)
 {
 	struct uv_qp *uq = qp->foreign;
@@ -295,10 +315,8 @@ unsigned uv_message_poll(struct dv_device *nic)
 			take_request(nic, &message, pid);
 		else if (message.kind == UV_ANSWER)
 			take_answer(nic, &message);
-		else if (message.kind == UV_PORT)
-			uv_port_changed(uv_device(device->index), message.status);
-		else if (message.kind == UV_GID)
-			uv_gids_moved(uv_device(device->index), message.status);
+		else
+			take_change(uv_device(device->index), &message);
 	}
 	for (unsigned i = 0; i < nic->qp_count; i++) {
 		struct uv_qp *uq = nic->qps[i]->foreign;

@@ -270,12 +270,34 @@ void uv_sysfs_write(void)
 		snprintf(links, sizeof(links), "%s/class/infiniband", base);
 		mkdir(links, 0755);
 		for (unsigned i = 0; i < uv_devices(); i++)
-			put_device(base, uv_device(i));
+			if (!uv_device(i)->gone)
+				put_device(base, uv_device(i));
 		if (rename(base, root))
 			fprintf(stderr, "soft-connectx: renaming the device tree to %s: %s\n", root,
 				strerror(errno));
 	}
+	for (unsigned i = 0; i < uv_devices(); i++)
+		uv_message_idle(uv_device(i));
 	pthread_mutex_unlock(&uv_lock);
+}
+
+void uv_sysfs_show(const struct uv_device *device, bool shown)
+{
+	char at[PATH_BYTES + 64];
+
+	if (!owner)
+		return;
+	if (shown) {
+		put_device(root, device);
+		return;
+	}
+	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", root, device->index);
+	remove_tree(at);
+	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", root, device->index);
+	unlink(at);
+	snprintf(at, sizeof(at), "%s/devices/0000:c1:%02x.%u", root, device->index / 8,
+		device->index % 8);
+	remove_tree(at);
 }
 
 /* Removes the device tree; not in a child of fork(), because it belongs to the parent. */

@@ -14,6 +14,8 @@ void soft_connectx_port(unsigned index, bool up);
  */
 void soft_connectx_dies(unsigned index);
 void soft_connectx_qp_fails(unsigned index, uint32_t qpn);
+/* Removes the device, or brings it back. */
+void soft_connectx_removed(unsigned index, bool removed);
 
 /* Has port `index` mapped a file of a peer? */
 bool soft_connectx_mapped(unsigned index, bool writable);

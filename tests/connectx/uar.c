@@ -157,7 +157,7 @@ unsigned uv_uar_scan(struct dv_device *nic)
 
 	pthread_mutex_lock(&uars_lock);
 	for (struct uv_uar *uar = uars; uar; uar = uar->uar_next) {
-		if (uar->object.context->device != device)
+		if (uar->object.context->device != device || uv_context_dead(uar->object.context))
 			continue;
 		for (unsigned n = 0; n < 4; n++) {
 			size_t offset = SOFT_BF_REG + (size_t)n * SOFT_BF_SIZE;

@@ -57,6 +57,8 @@ struct uv_device {
 	uint16_t number; /* number of the NIC on this host: its LID and the end of its GIDs */
 	bool infiniband, down;
 	bool gids_moved;   /* the GIDs are at other indexes: see uv_gid() */
+	bool gone;         /* the device was removed: programs do not find it */
+	uint32_t life;     /* number of times that it was removed: contexts of before are dead */
 	bool maps;         /* true: peers map shared memory; false: system calls move all bytes */
 	uint64_t move_max; /* longer READs are checked and complete, but move no bytes */
 	int numa_node;
@@ -134,8 +136,11 @@ struct uv_message {
 static_assert(sizeof(struct uv_message) == 608, "tests/verbs/test_engine.py makes one");
 #define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
 
-/* `status` of the last two: is the port up, have its GIDs moved? A test sends these. */
-enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT, UV_GID };
+/*
+ * `status` of the last three: is the port up, have its GIDs moved, is the device removed? A test
+ * sends these.
+ */
+enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT, UV_GID, UV_GONE };
 
 enum uv_status { UV_OK, UV_NOT_READY, UV_RNR, UV_REMOTE_ACCESS, UV_REMOTE_INVALID, UV_REMOTE_OP };
 
@@ -175,6 +180,7 @@ struct uv_context {
 	int fd;
 	struct uv_channel *async;
 	struct uv_object *objects;
+	uint32_t life; /* of the device when it was opened */
 	uint32_t handle_last, page_last;
 	uint64_t locked; /* bytes of registered pages, which count against RLIMIT_MEMLOCK */
 };
@@ -213,6 +219,15 @@ void uv_port_changed(struct uv_device *device, bool up);
  */
 void uv_gids_moved(struct uv_device *device, bool moved);
 
+/*
+ * Removes the device, as a kernel does when its driver is unloaded or the NIC is pulled out, or
+ * brings it back: contexts are told and get EIO, their queues stop without a completion, and
+ * programs do not find it. Under nic->lock, if there is a NIC.
+ */
+void uv_device_removed(struct uv_device *device, bool gone);
+/* Was the device removed since the context was opened? */
+bool uv_context_dead(const struct uv_context *context);
+
 /* yield.c */
 void uv_yield_open(void);
 void uv_yield_never(void); /* the yields of this thread are plain ones: it is a device's thread */
@@ -223,6 +238,8 @@ bool uv_yield(void);
 void uv_sysfs_prepare(void); /* chooses the path of the device tree in sysfs format */
 void uv_sysfs_write(void);   /* creates the device tree, once */
 void uv_sysfs_remove(void);
+/* Shows or hides the device in the tree. */
+void uv_sysfs_show(const struct uv_device *device, bool shown);
 /* Does the path lie in the device tree, and is the tree not created yet? */
 bool uv_sysfs_has(const char *path);
 const char *uv_sysfs_path(const char *path, char *to);
@@ -315,6 +332,8 @@ int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote
 int uv_message_open(uint16_t number);
 enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op);
 unsigned uv_message_poll(struct dv_device *nic);
+/* Takes what a test has sent to a device that no context has open. The caller holds uv_lock. */
+void uv_message_idle(struct uv_device *device);
 bool uv_message_send(const struct uv_device *device, uint16_t number,
 	const struct uv_message *message, bool *ret_gone);
 

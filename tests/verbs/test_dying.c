@@ -150,14 +150,110 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	__lsan_enable();
 }
 
-static struct dv_event event(void)
+static struct dv_event event_of(struct dv_device *device)
 {
-	struct pollfd fd = {.fd = dv_event_fd(s.near), .events = POLLIN};
+	struct pollfd fd = {.fd = dv_event_fd(device), .events = POLLIN};
 	struct dv_event ret = {0};
 
 	assert_int_equal(poll(&fd, 1, 10000), 1);
-	assert_int_equal(dv_event_next(s.near, &ret), 1);
+	assert_int_equal(dv_event_next(device, &ret), 1);
 	return ret;
+}
+
+static struct dv_event event(void)
+{
+	return event_of(s.near);
+}
+
+/* What a rail needs to READ from s.far over a device of its own. */
+struct reader {
+	struct dv_device *device;
+	struct dv_cq cq;
+	struct dv_qp *qp, *answers;
+	struct dv_sq *sq;
+	struct dv_mr mr;
+	uint8_t memory[READ_BYTES];
+};
+
+static void reader_begin(struct reader *r)
+{
+	struct dv_address here, there;
+	struct dv_sq *unused;
+
+	good(dv_cq_create(r->device, 64, &r->cq));
+	good(dv_qp_create(r->device, &r->cq, 16, &r->qp, &r->sq));
+	good(dv_qp_create(s.far, &s.answers_cq, 16, &r->answers, &unused));
+	good(dv_mr_register(r->device,
+		&(struct dv_memory){.base = r->memory,
+			.length = READ_BYTES,
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		&r->mr));
+	dv_qp_address(r->qp, &here);
+	dv_qp_address(r->answers, &there);
+	good(dv_qp_connect(r->answers, &here));
+	good(dv_qp_connect(r->qp, &there));
+}
+
+static void reader_posts(struct reader *r)
+{
+	struct dv_sge sge = {(uintptr_t)r->memory, READ_BYTES, r->mr.lkey};
+
+	dv_post(r->sq, DV_READ, (uintptr_t)s.remote, s.remote_mr.rkey, &sge, 1, DV_CE_ALWAYS);
+	dv_ring(r->sq);
+}
+
+static void a_removed_device_is_opened_anew_when_it_is_back(void **state)
+{
+	struct dv_options options = {.name = "mlx5_2", .gid_index = -1, .later = true};
+	struct reader *r = calloc(1, sizeof(*r));
+	struct dv_mr old, other;
+
+	(void)state;
+	__lsan_disable();
+	good(dv_open(&options, &r->device));
+	reader_begin(r);
+	memset(s.remote, 0x5a, READ_BYTES);
+	soft_connectx_removed(2, true);
+	assert_int_equal(event_of(r->device).kind, DV_EVENT_DEVICE_FATAL);
+	reader_posts(r);
+	usleep(20000);
+	assert_false(dv_cq_has(&r->cq)); /* what was posted to it has no end */
+	assert_int_equal(dv_qp_error(r->qp), -EIO);
+	assert_int_equal(dv_mr_deregister(r->device, &r->mr), -EIO);
+	good(dv_cut(r->device));
+	dv_qp_destroy(r->qp);
+	dv_qp_destroy(r->answers);
+	assert_int_equal(r->memory[0], 0);
+	assert_int_equal(dv_reopen(r->device), -ENODEV);
+	assert_non_null(strstr(dv_error(), "there is no NIC mlx5_2 here"));
+	good(dv_mr_register(r->device,
+		&(struct dv_memory){.base = r->memory,
+			.length = READ_BYTES,
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		&other));
+	old = r->mr;
+	assert_false(dv_mr_stale(r->device, &old) || dv_mr_stale(r->device, &other));
+	soft_connectx_removed(2, false);
+	good(dv_reopen(r->device));
+	good(dv_port_look(r->device));
+	assert_true(dv_mr_stale(r->device, &old) && dv_mr_stale(r->device, &other));
+	reader_begin(r);
+	assert_false(dv_mr_stale(r->device, &r->mr));
+	/* the registrations of before have no effect on those of now */
+	good(dv_mr_deregister(r->device, &old));
+	good(dv_mr_deregister(r->device, &other));
+	reader_posts(r);
+	assert_non_null(side_cqe(&r->cq, 0, PATIENCE_NS));
+	assert_int_equal(r->memory[READ_BYTES - 1], 0x5a);
+	dv_qp_destroy(r->qp);
+	dv_qp_destroy(r->answers);
+	dv_cq_destroy(r->device, &r->cq);
+	good(dv_mr_deregister(r->device, &r->mr));
+	dv_close(r->device);
+	free(r);
+	__lsan_enable();
 }
 
 static void failure_events_name_the_device_or_the_queue_pair(void **state)
@@ -233,6 +329,7 @@ int main(void)
 		CASE(a_refused_transition_and_a_refused_destroy_are_reported),
 		CASE(the_environment_cannot_turn_a_failed_destroy_into_success),
 		CASE(a_device_is_cut_with_queues_and_memory_left_on_it),
+		CASE(a_removed_device_is_opened_anew_when_it_is_back),
 		CASE(failure_events_name_the_device_or_the_queue_pair),
 		CASE(the_path_options_reach_the_device),
 	};

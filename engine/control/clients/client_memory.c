@@ -4,7 +4,8 @@
  * that register memory. A region is checked, mapped, registered on every NIC and made known to
  * every rail; it is released in the reverse order. It is never unmapped before every rail has
  * returned it and every NIC has deregistered it. A NIC that does not deregister it has died: the
- * region is held until the NIC's device is closed.
+ * region is held until the NIC's device is closed. When the device is opened anew, the memory is
+ * registered there again before the rail is used.
  *
  * Helper threads (base/work.h) register and deregister memory while the loop goes on, because that
  * can take minutes, and a call to the driver of a dying NIC may never return. Small memory and
@@ -37,6 +38,12 @@
 
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
+/* Whether the NIC of this MR does not know the registration: its device was opened anew since. */
+static bool region_mr_is_stale(const struct control *control, const struct region *r, unsigned mr)
+{
+	return dv_mr_stale(control->rail[mr / r->extents].device, &r->mr[mr]);
+}
+
 static int region_mr_register(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes)
 {
@@ -45,6 +52,8 @@ static int region_mr_register(
 	uint64_t bytes = r->length - at;
 	int rc;
 
+	if (r->mr[mr].length && !region_mr_is_stale(control, r, mr))
+		return 0;
 	if (r->extent_shift && bytes > 1ull << r->extent_shift)
 		bytes = 1ull << r->extent_shift;
 	rc = dv_mr_register(control->rail[mr / r->extents].device,
@@ -76,6 +85,12 @@ static int region_mr_deregister(
 	return rc;
 }
 
+/* While it is renewing, the control plane may change the state. */
+static bool region_is_registering(const struct region *r)
+{
+	return r->renewing || r->state == REGION_REGISTERING;
+}
+
 /*
  * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
  * reason in `text`. One thread works on an MR at a time.
@@ -83,8 +98,18 @@ static int region_mr_deregister(
 static int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes)
 {
-	return r->state == REGION_RELEASING ? region_mr_deregister(control, r, mr, text, text_bytes)
-					    : region_mr_register(control, r, mr, text, text_bytes);
+	return region_is_registering(r) ? region_mr_register(control, r, mr, text, text_bytes)
+					: region_mr_deregister(control, r, mr, text, text_bytes);
+}
+
+/* Whether the region has to be registered anew on the NIC of the rail; RAILS_MAX: on any NIC. */
+static bool region_is_stale(const struct control *control, const struct region *r, unsigned rail)
+{
+	for (unsigned i = 0; i < r->mrs; i++)
+		if ((rail == RAILS_MAX || i / r->extents == rail) &&
+			region_mr_is_stale(control, r, i))
+			return true;
+	return false;
 }
 
 /* Whether a NIC still has a registration of the region. */
@@ -94,11 +119,6 @@ static bool region_is_held(const struct region *r)
 		if (r->mr[i].length)
 			return true;
 	return false;
-}
-
-static bool region_is_registering(const struct region *r)
-{
-	return r->state == REGION_REGISTERING;
 }
 
 static struct works *region_works(const struct region *r)
@@ -314,6 +334,11 @@ static void region_registered(struct control *control, struct region *r)
 			session_fail(s, rc, text);
 		return;
 	}
+	if (region_is_stale(control, r, RAILS_MAX)) {
+		/* a NIC's device was opened anew meanwhile */
+		region_work_start(r);
+		return;
+	}
 	if (net_now() - r->began_ns >= CLIENT_TELL_NS)
 		log_info("clients: %.1f GiB of process %d registered on %u NICs after %u s",
 			(double)r->length / (1u << 30), (int)s->pid, control->rails,
@@ -390,11 +415,64 @@ void client_memory_release_held(struct control *control)
 	}
 }
 
+static void region_renew(struct region *r)
+{
+	r->renewing = true;
+	region_work_start(r);
+}
+
+static void region_renewal_done(struct control *control, struct region *r)
+{
+	r->renewing = false;
+	r->renewed = r->state == REGION_LIVE ? r->result : 0;
+	if (r->state == REGION_LIVE && r->result == 0)
+		region_rails_tell(control, r, RAIL_REGION_KEY);
+	else if (r->state == REGION_DROPPING && r->left == 0)
+		region_release(control, r);
+}
+
+/* Takes the failures of a round: the text of the first one, and its errno; 0: there was none. */
+static int renewal_failed(struct clients *clients, char *why, size_t bytes)
+{
+	int rc = 0;
+
+	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
+		struct region *r = clients->region[id];
+
+		if (!r || r->renewed == 0)
+			continue;
+		if (rc == 0)
+			text_fit(why, bytes, "%s", r->text);
+		rc = rc ? rc : r->renewed;
+		r->renewed = 0;
+	}
+	return rc;
+}
+
+int client_memory_renew(struct control *control, unsigned rail, char *why, size_t bytes)
+{
+	int left = 0;
+
+	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
+		struct region *r = control->clients->region[id];
+
+		/* others are not known to the rails yet: region_registered() looks itself */
+		if (!r || r->state != REGION_LIVE)
+			continue;
+		if (!r->renewing && r->renewed == 0 && region_is_stale(control, r, rail))
+			region_renew(r);
+		left += r->renewing;
+	}
+	return left ? left : renewal_failed(control->clients, why, bytes);
+}
+
 static void region_work_done(struct work *work)
 {
 	struct region *r = (struct region *)work;
 
-	if (r->state == REGION_RELEASING)
+	if (r->renewing)
+		region_renewal_done(r->session->control, r);
+	else if (r->state == REGION_RELEASING)
 		region_released(r->session->control, r);
 	else
 		region_registered(r->session->control, r);
@@ -591,7 +669,7 @@ void region_drop(struct region *r)
 	/*
 	 * the rest of the registration is skipped; region_registered() sees that the session ends
 	 */
-	if (r->state == REGION_REGISTERING)
+	if (r->state == REGION_REGISTERING || r->renewing)
 		region_cancel(r);
 	if (r->state != REGION_LIVE)
 		return;
@@ -605,7 +683,7 @@ void client_region_returned(struct control *control, uint32_t region)
 
 	if (!r || r->state != REGION_DROPPING)
 		return;
-	if (--r->left == 0)
+	if (--r->left == 0 && !r->renewing)
 		region_release(control, r);
 }
 

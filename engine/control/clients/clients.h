@@ -70,6 +70,12 @@ void client_region_returned(struct control *control, uint32_t region);
  * not deregistered.
  */
 void client_memory_release_held(struct control *control);
+/*
+ * The device of the rail's NIC was opened anew: helper threads register the memory there that
+ * clients have registered before. Called until it returns 0: then the rail was sent the keys of all
+ * regions. More: registrations are in progress. Less: -errno of one that failed, and why.
+ */
+int client_memory_renew(struct control *control, unsigned rail, char *why, size_t bytes);
 
 /* ---- figures --------------------------------------------------------------------------------- */
 

@@ -106,8 +106,8 @@ struct region {
 	/* length of `mr`, extents * NICs: the MR of extent e on NIC n is number n * extents + e */
 	unsigned mrs;
 	/*
-	 * While REGISTERING or RELEASING, the following belongs to the helper threads: each MR to
-	 * one thread, the rest to the holder of the lock.
+	 * While REGISTERING, RELEASING or renewing, the following belongs to the helper threads:
+	 * each MR to one thread, the rest to the holder of the lock.
 	 */
 	struct dv_mr *mr; /* array of `mrs` MRs; an MR of length 0 is not registered */
 	/*
@@ -121,6 +121,12 @@ struct region {
 	 * until that NIC's device is closed
 	 */
 	bool held;
+	/*
+	 * the region is REGION_LIVE, or DROPPING since, and helper threads register it anew on the
+	 * NICs that do not know it: see client_memory_renew()
+	 */
+	bool renewing;
+	int renewed; /* negative: the renewal failed, and client_memory_renew() has to report it */
 	/* value of clients->cut_devices when the release of this region began */
 	unsigned cut_devices;
 	int result;

@@ -806,12 +806,17 @@ int conns_open(struct control *control)
 		&conns->works);
 	if (rc < 0)
 		goto no_works;
+	rc = nic_lost_open(control);
+	if (rc < 0)
+		goto no_openers;
 	rc = rail_health_open(control);
 	if (rc < 0)
 		goto no_health;
 	return 0;
 
 no_health:
+	nic_lost_close(control);
+no_openers:
 	works_close(conns->works);
 no_works:
 	free(conns);
@@ -830,6 +835,7 @@ void conns_close(struct control *control)
 		qps_abandon(&conn->qps);
 	in_conns_drop(control, 0);
 	works_close(conns->works);
+	nic_lost_close(control);
 	in_conns_free(control);
 	/* The rails have stopped, so nothing is in flight on these QPs: they can be destroyed. */
 	while ((conn = LIST_FIRST(&conns->out_conns))) {

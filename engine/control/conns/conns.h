@@ -61,9 +61,8 @@ void conns_quiet(struct control *control, unsigned rail);
 /* ---- health of the rails --------------------------------------------------------------------- */
 
 /*
- * The NIC is lost until the engine is restarted, as no command of its driver helps any more; a
- * PORT_UP does not bring it back. Nothing is given to the rail, its device is closed, and then its
- * posted work ends.
+ * The NIC is lost: no command of its driver helps any more. Nothing is given to the rail, its
+ * device is closed, and then its posted work ends. It is back when its device was opened anew.
  */
 __attribute__((format(printf, 3, 4))) void rail_lost(
 	struct control *control, unsigned rail, const char *format, ...);
@@ -72,7 +71,7 @@ __attribute__((format(printf, 3, 4))) void rail_lost(
  * read over this rail.
  */
 const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out);
-/* Why the rail's port cannot be used, with the remedy; "": it can, as far as is known. */
+/* Why the rail's NIC or port cannot be used, with the remedy; "": it can, as far as is known. */
 const char *conns_rail_why(const struct control *control, unsigned rail);
 
 /* ---- members and their messages -------------------------------------------------------------- */

@@ -8,7 +8,8 @@
  *   conns.c        outgoing connections
  *   conn_accept.c  incoming connections
  *   conn_qps.c     sets of queue pairs, driver calls
- *   rail_health.c  which rails are out of use; events of NICs, lost NICs
+ *   rail_health.c  which rails are out of use; events of NICs
+ *   nic_lost.c     lost NICs, and how they come back
  */
 #ifndef CONTROL_CONNS_INNER_H
 #define CONTROL_CONNS_INNER_H
@@ -194,6 +195,18 @@ struct port_look {
 	char text[PORT_WHY_BYTES];
 };
 
+/* An attempt to open the NIC of a lost rail. A helper thread's until `returned`. */
+struct nic_attempt {
+	struct work work; /* must be first: a pointer to it is cast to struct nic_attempt */
+	struct control *control;
+	unsigned rail;
+	bool returned; /* control plane: the memory of clients is next */
+	bool opened;   /* the device is open: if the attempt fails, it has to be closed */
+	int status, port;
+	char text[PORT_WHY_BYTES], port_text[PORT_WHY_BYTES];
+	struct dv_mr exported[REGIONS_EXPORTED]; /* see control_rail.exported */
+};
+
 /* Health of one of our rails. */
 struct rail_health {
 	/* 0: the port can be used; else why not, as dv_port_look() says */
@@ -201,8 +214,13 @@ struct rail_health {
 	char why[PORT_WHY_BYTES]; /* the same as a text with its remedy */
 	struct port_look look;
 	uint64_t looked_ns; /* when `port` was found out last */
-	bool lost;          /* the rail's NIC died; stays true until the engine is restarted */
+	bool lost;          /* the rail's NIC died or is not there: see nic_lost.c */
 	bool cut; /* the rail is lost and its device is closed: the NIC writes nothing any more */
+	bool lost_again;             /* it died while it came back */
+	struct nic_attempt *attempt; /* to open it anew; NULL: none is in progress */
+	uint64_t back_ns;            /* no attempt is made before this time */
+	unsigned pauses;             /* number of pauses before an attempt so far */
+	uint64_t found_ns;           /* when it was back last */
 	bool slow;
 	unsigned slow_times; /* number of times in a row that the rail was found slow */
 	/* end of the rail's present rest if it is slow, else of its last rest */
@@ -239,6 +257,7 @@ struct conns {
 	/* number of rails_watch() calls; after HEALTH_WATCHES of them the rails are compared */
 	unsigned watches;
 	struct works *works;
+	struct works *openers; /* nic_lost.c; a queue for each rail */
 };
 
 /*
@@ -304,8 +323,23 @@ static inline void rail_out_bit_set(uint32_t *word, unsigned rail, bool out)
 
 /* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
 bool rail_out(const struct control *control, unsigned rail);
+/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
+void rail_leaves(struct control *control, unsigned rail);
+/*
+ * Watches the events of the rail's NIC from here on. Returns 0, also if they cannot be watched, or
+ * -ENOMEM. Forget stops it, because the device is about to be closed.
+ */
+int device_event_watch(struct control *control, unsigned rail);
+void device_event_forget(struct control *control, unsigned rail);
 int rail_health_open(struct control *control);
 void rail_health_close(struct control *control);
+
+/* ---- nic_lost.c ------------------------------------------------------------------------------ */
+
+/* Called again and again while the NIC of the rail is lost: opens it anew when that is due. */
+void nic_lost_watch(struct control *control, unsigned rail, uint64_t now_ns);
+int nic_lost_open(struct control *control);
+void nic_lost_close(struct control *control);
 
 /* ---- conn_qps.c, for outgoing and incoming connections --------------------------------------- */
 

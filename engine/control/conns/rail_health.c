@@ -3,23 +3,18 @@
  * Health of our rails: decides which rails are out of use, and when they are used again. Clients
  * read the result in the status segment before they choose a rail, so that all of them stop using
  * it at once. Owns the timer that watches the rails and the watch of the NICs' events. Control
- * plane's thread; a helper thread closes the device of a lost NIC.
+ * plane's thread; helper threads look at the ports.
  *
  * A rail is out of use
  *   while its port has no link, or no GID that it may use: the port is read at each event of its
  *   link or its GIDs, before a connection is made, and every second while it cannot be used;
  *   while it rests, because it was much slower than the other rails;
- *   for ever when its NIC is lost: no command of its driver helps any more.
+ *   while its NIC is lost: nic_lost.c.
  * When it is in use again, its broken connections are probed at once. A rail that is out of use
  * towards one peer only is the matter of conns.c.
- *
- * As long as a lost NIC may still write to memory, none of that memory is reused. The proof that it
- * cannot is that its device was closed; an error code alone is no proof. If the device cannot be
- * closed, the engine aborts. When no rail is left, the engine ends.
  */
 #include <errno.h>
 #include <event2/event.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +22,6 @@
 #include "config/log.h"
 #include "config/text_fit.h"
 #include "engine/abi/probe.h"
-#include "engine/control/base/fatal.h"
-#include "engine/control/base/outbox.h"
-#include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
@@ -71,8 +63,7 @@ bool rail_out(const struct control *control, unsigned rail)
 	return h->port || h->slow || h->lost;
 }
 
-/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
-static void rail_leaves(struct control *control, unsigned rail)
+void rail_leaves(struct control *control, unsigned rail)
 {
 	rail_out_bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
@@ -221,8 +212,7 @@ static void ports_look_first(struct control *control)
 
 		if (!status)
 			continue;
-		log_error("rail %u is out of use: %s%s", r, dv_error(),
-			status == -ENODEV ? "" : "; it is used when its port can be");
+		log_error("rail %u is out of use: %s; it is used when it can be", r, dv_error());
 		conns_port(control, r, status, dv_error());
 		/* a NIC that is not there is one whose device was closed */
 		control->conns->health[r].lost = control->conns->health[r].cut = status == -ENODEV;
@@ -445,6 +435,8 @@ static void rails_watch(void *context)
 		}
 		if (!rail_out(control, r))
 			rail_probe_due(control, r, now_ns);
+		else if (h->lost)
+			nic_lost_watch(control, r, now_ns);
 		else if (h->port && now_ns - h->looked_ns >= PORT_LOOK_NS && !h->look.busy)
 			conns_port_look(control, r);
 	}
@@ -471,7 +463,7 @@ void rail_health_close(struct control *control)
 	net_timer_free(control->conns->watch);
 }
 
-/* ---- a lost NIC ------------------------------------------------------------------------------ */
+/* ---- events of the NICs ---------------------------------------------------------------------- */
 
 /* The device of a rail's NIC; control->device_watch is an array, by the rail. */
 struct device_watch {
@@ -479,8 +471,7 @@ struct device_watch {
 	struct event *event; /* NULL: it is not watched */
 };
 
-/* Stops watching the device of the rail's NIC, because the device is about to be closed. */
-static void device_event_forget(struct control *control, unsigned rail)
+void device_event_forget(struct control *control, unsigned rail)
 {
 	struct device_watch *watch = control->device_watch ? &control->device_watch[rail] : NULL;
 
@@ -489,99 +480,6 @@ static void device_event_forget(struct control *control, unsigned rail)
 	event_free(watch->event);
 	watch->event = NULL;
 }
-
-struct cut {
-	struct work work; /* must be first: a pointer to it is cast to struct cut */
-	struct control *control;
-	unsigned rail;
-	int status;
-	char text[240];
-};
-
-static void device_cut_run(struct work *work, unsigned part)
-{
-	struct cut *cut = (struct cut *)work;
-
-	(void)part;
-	cut->status = dv_cut(cut->control->rail[cut->rail].device);
-	if (cut->status)
-		text_fit(cut->text, sizeof(cut->text), "%s", dv_error());
-}
-
-/*
- * Called when the device is closed: the NIC writes nothing any more, so the rail may end the
- * requests it had posted.
- */
-static void device_cut_done(struct work *work)
-{
-	struct cut *cut = (struct cut *)work;
-	struct control *control = cut->control;
-	unsigned rail = cut->rail;
-	struct out_conn *conn;
-
-	if (cut->status)
-		engine_abort(
-			"rail %u: the NIC can neither be used nor closed: %s", rail, cut->text);
-	free(cut);
-	control->conns->health[rail].cut = true;
-	log_info("rail %u: its device is closed", rail);
-	LIST_FOREACH (conn, &control->conns->out_conns, next)
-		if (conn->rail == rail)
-			out_conn_go_on(conn);
-	in_conns_drop_rail(control, rail);
-	client_memory_release_held(control);
-}
-
-static bool rails_any_left(const struct control *control)
-{
-	for (unsigned i = 0; i < control->rails; i++)
-		if (!control->conns->health[i].lost)
-			return true;
-	return false;
-}
-
-void rail_lost(struct control *control, unsigned rail, const char *format, ...)
-{
-	struct rail_health *h = &control->conns->health[rail];
-	char why[256];
-	va_list arguments;
-	bool was_out;
-
-	if (h->lost)
-		return;
-	va_start(arguments, format);
-	text_vfit(why, sizeof(why), format, arguments);
-	va_end(arguments);
-	log_error("rail %u: %s is lost until the engine is started again: %s; see dmesg", rail,
-		control->plan.rail[rail].device, why);
-	was_out = rail_out(control, rail);
-	h->lost = true;
-	device_event_forget(control, rail);
-	if (!was_out)
-		rail_leaves(control, rail);
-	(void)outbox_send(control, rail, &(struct rail_command){.kind = RAIL_LOST});
-	if (rails_any_left(control) || control->stopping)
-		return;
-	log_error(
-		"no rail is left: this engine can neither read nor be read; it leaves the cluster and exits: repair the NICs and start it again");
-	control->failed = -ENODEV;
-}
-
-/* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
-void conns_quiet(struct control *control, unsigned rail)
-{
-	struct cut *cut = calloc(1, sizeof(*cut));
-
-	if (!cut)
-		engine_abort("rail %u: no memory to close its device", rail);
-	cut->work.run = device_cut_run;
-	cut->work.done = device_cut_done;
-	cut->control = control;
-	cut->rail = rail;
-	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
-}
-
-/* ---- events of the NICs ---------------------------------------------------------------------- */
 
 static void device_event_handle(
 	struct control *control, unsigned rail, const struct dv_event *event)
@@ -632,34 +530,41 @@ static void device_event_ready(evutil_socket_t fd, short what, void *argument)
 		rail_lost(control, rail, "%s", dv_error());
 }
 
+int device_event_watch(struct control *control, unsigned rail)
+{
+	struct device_watch *watch = control->device_watch ? &control->device_watch[rail] : NULL;
+	int fd = watch ? dv_event_fd(control->rail[rail].device) : -ENODEV;
+
+	if (fd == -ENODEV)
+		return 0; /* there is no NIC: rail_health_open() says so */
+	if (fd < 0) {
+		/* the rail works without events: READs that fail tell of its state */
+		log_warn(
+			"rail %u: %s: this NIC is not watched, so a lost link or device is known when READs fail; start the engine again to retry",
+			rail, dv_error());
+		return 0;
+	}
+	watch->control = control;
+	watch->event =
+		event_new(control->base, fd, EV_READ | EV_PERSIST, device_event_ready, watch);
+	if (watch->event && event_add(watch->event, NULL) == 0)
+		return 0;
+	device_event_forget(control, rail);
+	return -ENOMEM;
+}
+
 int device_event_open(struct control *control)
 {
-	struct device_watch *watch = calloc(RAILS_MAX, sizeof(*watch));
+	int rc = 0;
 
-	if (!watch)
+	control->device_watch = calloc(RAILS_MAX, sizeof(*control->device_watch));
+	if (!control->device_watch)
 		return -ENOMEM;
-	control->device_watch = watch;
-	for (unsigned i = 0; i < control->rails; i++) {
-		int fd = dv_event_fd(control->rail[i].device);
-
-		if (fd == -ENODEV)
-			continue; /* there is no NIC: rail_health_open() says so */
-		if (fd < 0) {
-			/* the rail works without events: READs that fail tell of its state */
-			log_warn(
-				"rail %u: %s: this NIC is not watched, so a lost link or device is known when READs fail; start the engine again to retry",
-				i, dv_error());
-			continue;
-		}
-		watch[i].control = control;
-		watch[i].event = event_new(
-			control->base, fd, EV_READ | EV_PERSIST, device_event_ready, &watch[i]);
-		if (!watch[i].event || event_add(watch[i].event, NULL)) {
-			device_event_close(control);
-			return -ENOMEM;
-		}
-	}
-	return 0;
+	for (unsigned i = 0; i < control->rails && rc == 0; i++)
+		rc = device_event_watch(control, i);
+	if (rc < 0)
+		device_event_close(control);
+	return rc;
 }
 
 void device_event_close(struct control *control)

@@ -89,6 +89,7 @@ enum stub_call {
 	CUTS,
 	EVENT_READS,
 	PORT_LOOKS,
+	REOPENS,
 	STUB_CALLS
 };
 unsigned stub_count(enum stub_call which);
@@ -116,6 +117,9 @@ extern int event_fd, event_status;
 extern uint64_t port_bits_per_second;
 /* result of dv_port_look(); QPs up to this number are stale */
 extern int port_look_status;
+/* the stub NICs are hardware; results of dv_reopen(), rail_nic_open(), client_memory_renew() */
+extern bool nics_come_back;
+extern int reopen_status, nic_open_status, renew_left;
 extern uint32_t qps_stale_to;
 
 /* Capacity, in entries, of the shard of each node that is opened after this is set. */

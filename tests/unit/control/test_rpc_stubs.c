@@ -23,6 +23,8 @@ unsigned regions_retried;
 int event_fd = -1, event_status;
 uint64_t port_bits_per_second;
 int port_look_status;
+bool nics_come_back;
+int reopen_status, nic_open_status, renew_left;
 uint32_t qps_stale_to;
 
 static void count(unsigned *what, unsigned by)
@@ -81,7 +83,8 @@ uint32_t rail_stalls(const struct rail *rail)
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
 	(void)device;
-	*ret = (struct dv_attributes){.bits_per_second = port_bits_per_second};
+	*ret = (struct dv_attributes){
+		.bits_per_second = port_bits_per_second, .hardware = nics_come_back};
 }
 
 int dv_port_look(struct dv_device *device)
@@ -173,6 +176,34 @@ int dv_cut(struct dv_device *device)
 	(void)device;
 	count(&counts[CUTS], 1);
 	return cut_status;
+}
+
+int dv_reopen(struct dv_device *device)
+{
+	(void)device;
+	count(&counts[REOPENS], 1);
+	return __atomic_load_n(&reopen_status, __ATOMIC_SEQ_CST);
+}
+
+int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
+{
+	(void)device;
+	*ret_mr = (struct dv_mr){.base = memory->base, .length = memory->length, .rkey = 4711};
+	return 0;
+}
+
+int rail_nic_open(struct rail *rail)
+{
+	(void)rail;
+	return __atomic_load_n(&nic_open_status, __ATOMIC_SEQ_CST);
+}
+
+int client_memory_renew(struct control *control, unsigned rail, char *why, size_t bytes)
+{
+	(void)control, (void)rail;
+	if (renew_left < 0)
+		snprintf(why, bytes, "a client's memory cannot be registered");
+	return renew_left;
 }
 
 int dv_event_fd(struct dv_device *device)

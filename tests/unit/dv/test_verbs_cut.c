@@ -101,6 +101,61 @@ static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 	stub_went_with_the_device();
 }
 
+static int registers(struct pair *p, void *memory, struct dv_mr *ret_mr)
+{
+	return ops->mr_register(p->device,
+		&(struct dv_memory){
+			.base = memory, .length = 64, .access = DV_LOCAL_WRITE, .memfd = -1},
+		ret_mr);
+}
+
+/* A device that was cut has as many lives as it is opened anew; each call of one may fail. */
+static void a_device_is_opened_anew_or_stays_as_after_the_cut(void **state)
+{
+	struct dv_mr before = {0}, between = {0}, after = {0};
+	struct pair p;
+	char memory[64];
+	int fd, rc;
+
+	(void)state;
+	p = pair_to_cut(&fd);
+	assert_int_equal(ops->reopen(p.device), 0); /* it is open */
+	assert_int_equal(registers(&p, memory, &before), 0);
+	assert_int_equal(ops->cut(p.device), 0);
+	close(fd);
+	ops->qp_destroy(p.qp);
+	ops->cq_destroy(p.device, &p.cq);
+	stub_went_with_the_device();
+	assert_int_equal(registers(&p, memory, &between), 0);
+	stub.no_devices = true;
+	assert_int_equal(ops->reopen(p.device), -ENODEV);
+	error_has("there is no NIC mlx5_0 here");
+	stub.no_devices = false;
+	stub.fail_errno = EIO;
+	for (stub.fail_at = 1;; stub.fail_at++) {
+		stub.calls = 0;
+		rc = ops->reopen(p.device);
+		if (rc == 0)
+			break;
+		assert_int_equal(stub.alive.context, 0);
+		assert_int_equal(ops->port_look(p.device), -ENODEV);
+		assert_false(ops->mr_stale(p.device, &before));
+	}
+	assert_true(stub.fail_at > 5);
+	stub.fail_at = 0;
+	assert_int_equal(ops->port_look(p.device), 0);
+	assert_true(ops->mr_stale(p.device, &before) && ops->mr_stale(p.device, &between));
+	assert_int_equal(registers(&p, memory, &after), 0);
+	assert_false(ops->mr_stale(p.device, &after));
+	/* libibverbs is not asked to free what went with the closed device */
+	assert_int_equal(ops->mr_deregister(p.device, &before), 0);
+	assert_int_equal(ops->mr_deregister(p.device, &between), 0);
+	assert_int_equal(stub.alive.mr, 1);
+	assert_int_equal(ops->mr_deregister(p.device, &after), 0);
+	assert_int_equal(stub.alive.mr, 0);
+	ops->close(p.device);
+}
+
 static void a_cut_fails_while_a_page_of_the_device_is_mapped(void **state)
 {
 	int fd;
@@ -161,6 +216,7 @@ int main(void)
 		TEST(a_killed_qp_is_destroyed_but_its_hot_handle_stays),
 		TEST(a_qp_that_cannot_be_destroyed_can_be_killed_again),
 		TEST(a_cut_closes_a_device_with_queues_and_memory),
+		TEST(a_device_is_opened_anew_or_stays_as_after_the_cut),
 		TEST(a_cut_fails_while_a_page_of_the_device_is_mapped),
 		TEST(overlapping_calls_do_not_block_a_cut),
 	};

@@ -353,6 +353,63 @@ static void an_unretired_connection_of_a_lost_nic_is_reported_as_stuck(void **st
 	world_event(w, RAIL_CONN_RETURNED);
 }
 
+static int other_key(const struct dv_memory *memory, struct dv_mr *ret)
+{
+	*ret = (struct dv_mr){.base = memory->base, .length = memory->length, .lkey = 0x77};
+	return 0;
+}
+
+static void region_key(struct world *w, uint32_t lkey)
+{
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_KEY,
+				 .region = {.id = WORLD_REGION, .lkey = lkey}});
+	world_settle(w);
+	assert_int_equal(w->rail->region[WORLD_REGION].lkey, lkey);
+}
+
+static void a_rail_uses_the_nic_that_was_found_with_its_new_keys(void **state)
+{
+	int (*before)(const struct dv_memory *memory, struct dv_mr *ret) = nic_stub.mr_register;
+	struct world *w = *state;
+	struct dv_cq old = nic_stub.cq_made;
+	struct rail_conn *other;
+
+	world_command(w, (struct rail_command){.kind = RAIL_LOST});
+	world_settle(w);
+	world_event(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_QUIET);
+	retire(w);
+	world_event(w, RAIL_CONN_RETURNED);
+	nic_stub.mr_register = other_key;
+	assert_int_equal(rail_nic_open(w->rail), 0);
+	nic_stub.mr_register = before;
+	assert_ptr_not_equal(nic_stub.cq_made.buf, old.buf);
+	/* the poll core goes on with what it has until it is told */
+	assert_ptr_not_equal(w->rail->cq.buf, nic_stub.cq_made.buf);
+	assert_int_equal(w->rail->heads_lkey, WORLD_HEADS_LKEY);
+	world_command(w, (struct rail_command){.kind = RAIL_FOUND});
+	region_key(w, 0x78);
+	nic_stub.cq = &w->rail->cq;
+	assert_ptr_equal(w->rail->cq.buf, nic_stub.cq_made.buf);
+	assert_int_equal(w->rail->heads_lkey, 0x77);
+	/* those that the fake NIC knows */
+	w->rail->heads_lkey = WORLD_HEADS_LKEY;
+	region_key(w, WORLD_LKEY);
+	other = rail_conn_new(w, 3, 33, 2);
+	rail_conn_add(w, other);
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_true(page_arrived(w, 8, 8192, 0));
+	rail_conn_drop(w, other);
+	world_settle(w);
+	world_event(w, RAIL_CONN_RETURNED);
+	rail_conn_free(w, other);
+	assert_all_free(w);
+	free(old.buf);
+	free((void *)(uintptr_t)old.record);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -366,6 +423,7 @@ int main(void)
 		TEST(completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_number),
 		TEST(a_retire_that_comes_after_the_return_does_nothing),
 		TEST(a_rail_without_its_nic_does_not_touch_it_and_refuses_ops),
+		TEST(a_rail_uses_the_nic_that_was_found_with_its_new_keys),
 		TEST(an_unretired_connection_of_a_lost_nic_is_reported_as_stuck),
 	};
 

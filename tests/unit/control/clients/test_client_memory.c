@@ -295,6 +295,178 @@ static void a_client_that_leaves_during_a_registration_leaks_nothing(void **stat
 	close(fd);
 }
 
+/* ---- a NIC whose device was opened anew ------------------------------------------------------ */
+
+static uint32_t stale_to; /* MRs up to this key are of an earlier life of their device */
+
+static bool is_stale(const struct dv_mr *mr)
+{
+	return mr->lkey && mr->lkey <= shm_load(&stale_to);
+}
+
+static int deregister(struct dv_mr *mr)
+{
+	return is_stale(mr) ? 0 : memory_deregister(mr);
+}
+
+/* All NICs were lost, closed and opened: they have none of the MRs of before. */
+static void nics_reopened(void)
+{
+	nic_stub.mr_stale = is_stale;
+	nic_stub.mr_deregister = deregister;
+	pthread_mutex_lock(&world_lock);
+	shm_store(&stale_to, world.lkey_last);
+	world.mrs = 0;
+	pthread_mutex_unlock(&world_lock);
+}
+
+static int renewed(char *why)
+{
+	int left;
+
+	for (unsigned i = 0; i < 60000; i++) {
+		left = client_memory_renew(&control, 1, why, 64);
+		if (left <= 0)
+			return left;
+		usleep(1000);
+		pump();
+	}
+	return 1;
+}
+
+static uint64_t region_made(int fd, int memfd, size_t bytes)
+{
+	struct answer a;
+
+	if (!ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a))
+		await(fd, &a);
+	assert_int_equal(a.reply.status, 0);
+	return a.reply.a;
+}
+
+static void region_gone(int fd, uint64_t id)
+{
+	struct answer a;
+
+	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
+	rails_answer();
+	await(fd, &a);
+	assert_int_equal(a.reply.status, 0);
+}
+
+static void memory_is_registered_again_on_a_nic_that_was_opened_anew(void **state)
+{
+	int fd = dial(), memfd = memfd_of(8192, F_SEAL_SHRINK);
+	uint64_t id = region_made(fd, memfd, 8192);
+	char why[64] = "";
+
+	(void)state;
+	assert_int_equal(renewed(why), 0);
+	assert_int_equal(told(RAIL_REGION_KEY), 0); /* no NIC was opened anew */
+	world.commands = 0;
+	nics_reopened();
+	assert_int_equal(renewed(why), 0);
+	assert_int_equal(world.mrs, RAILS);
+	assert_int_equal(told(RAIL_REGION_KEY), RAILS);
+	assert_int_equal(world.command[1].region.id, id);
+	assert_true(world.command[1].region.lkey > stale_to);
+	assert_int_equal(renewed(why), 0);
+	assert_int_equal(told(RAIL_REGION_KEY), RAILS);
+	assert_false(world.wrong_thread);
+	world.commands = 0;
+	region_gone(fd, id);
+	assert_int_equal(world.mrs, 0);
+	close(memfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
+static void a_failed_renewal_is_reported_once_and_made_again(void **state)
+{
+	int fd = dial(), memfd = memfd_of(8192, F_SEAL_SHRINK);
+	uint64_t id = region_made(fd, memfd, 8192), other = region_made(fd, memfd, 8192);
+	char why[64] = "";
+
+	(void)state;
+	world.commands = 0;
+	nics_reopened();
+	world.refuse_mrs = 1;
+	assert_int_equal(renewed(why), -ENOMEM);
+	assert_string_equal(why, "the NIC is full");
+	assert_int_equal(renewed(why), 0);
+	assert_int_equal(world.mrs, 2 * RAILS);
+	assert_int_equal(told(RAIL_REGION_KEY), 2 * RAILS);
+	world.commands = 0;
+	region_gone(fd, id);
+	region_gone(fd, other);
+	assert_int_equal(world.mrs, 0);
+	close(memfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
+/* The client's request waits for the rails and for the helper threads, whichever is last. */
+static void memory_that_is_dropped_while_it_is_renewed_is_released_once(void **state)
+{
+	int fd = dial(), memfd = memfd_of(8192, F_SEAL_SHRINK);
+	char why[64];
+
+	(void)state;
+	for (unsigned last = 0; last < 2; last++) {
+		uint64_t id = region_made(fd, memfd, 8192);
+		struct answer a;
+
+		nics_reopened();
+		world_hold(true);
+		assert_int_equal(client_memory_renew(&control, 1, why, sizeof(why)), 1);
+		assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
+		if (last == 0)
+			rails_answer();
+		pump();
+		assert_false(receive(fd, &a));
+		world_hold(false);
+		assert_int_equal(renewed(why), 0);
+		pump();
+		if (last)
+			rails_answer();
+		await(fd, &a);
+		assert_int_equal(a.reply.status, 0);
+		assert_int_equal(world.mrs, 0);
+		assert_int_equal(control.clients->regions, 0);
+		assert_int_equal(told(RAIL_REGION_KEY), 0);
+		world.commands = 0;
+	}
+	close(memfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
+static void memory_registered_while_a_nic_is_opened_anew_is_known_to_it(void **state)
+{
+	const size_t bytes = CLIENT_SMALL_BYTES + 4096;
+	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world_hold(true);
+	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	for (unsigned i = 0; i < 60000 && !world_seen(&world.begun); i++)
+		usleep(1000);
+	nic_stub.mr_stale = is_stale;
+	shm_store(&stale_to, 1); /* one of the NICs: the key is given below */
+	world_hold(false);
+	await(fd, &a);
+	assert_int_equal(a.reply.status, 0);
+	for (unsigned i = 0; i < world.commands; i++)
+		assert_true(world.command[i].region.lkey > 1);
+	assert_int_equal(world.lkey_last, RAILS + 1);
+	assert_int_equal(world.mrs--, RAILS + 1);
+	region_gone(fd, a.reply.a);
+	close(memfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -308,6 +480,10 @@ int main(void)
 		TEST(a_failed_registration_leaves_nothing_on_any_nic),
 		TEST(large_memory_is_registered_on_another_thread),
 		TEST(a_client_that_leaves_during_a_registration_leaks_nothing),
+		TEST(memory_is_registered_again_on_a_nic_that_was_opened_anew),
+		TEST(a_failed_renewal_is_reported_once_and_made_again),
+		TEST(memory_that_is_dropped_while_it_is_renewed_is_released_once),
+		TEST(memory_registered_while_a_nic_is_opened_anew_is_known_to_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,6 +26,8 @@ static inline int setup(void **state)
 	connects_blocked = connects_free = 0;
 	/* number of dv_qp_connect() calls that a test may block: without limit */
 	connects_held = 1u << 30;
+	nics_come_back = false;
+	reopen_status = nic_open_status = renew_left = 0;
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)

@@ -141,9 +141,9 @@ static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
 	conns_stop(control);
 }
 
-/* ---- lost until the engine is restarted ------------------------------------------------------ */
+/* ---- lost ------------------------------------------------------------------------------------ */
 
-static void a_device_that_died_is_closed_and_stays_lost(void **state)
+static void a_software_nic_that_died_is_closed_and_stays_lost(void **state)
 {
 	struct rail_conn *got = connected(1);
 	unsigned peers_out;
@@ -171,6 +171,137 @@ static void a_device_that_died_is_closed_and_stays_lost(void **state)
 	assert_string_equal(conns_rail_state(control, 1, &peers_out), "lost");
 	assert_string_equal(conns_rail_state(control, 0, &peers_out), "up");
 	conns_stop(control);
+}
+
+static const char *state_of(unsigned rail)
+{
+	unsigned peers_out;
+
+	return conns_rail_state(control, rail, &peers_out);
+}
+
+/* The rail is lost, and has returned all that it had. */
+static void loses(unsigned rail)
+{
+	unsigned cuts = device_cuts;
+
+	rail_lost(control, rail, "local catastrophic error");
+	conns_quiet(control, rail);
+	assert_true(nodes_until(device_cuts == cuts + 1, 500));
+	assert_true(nodes_until(control->conns->health[rail].cut, 500));
+}
+
+static void a_nic_is_opened_anew_when_it_is_back_and_all_memory_is_registered(void **state)
+{
+	struct fake_rail *fake = &node[0].rail[1];
+
+	(void)state;
+	nics_come_back = true;
+	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
+	loses(1);
+	assert_true(nodes_until(stub_count(REOPENS) >= 3, 10000));
+	assert_string_equal(state_of(1), "lost");
+	assert_string_equal(conns_rail_why(control, 1), "a stub said no");
+	assert_int_equal(shm_load(&control->status->rails_out), 2);
+	renew_left = 2; /* clients' memory */
+	fake->tells = 0;
+	__atomic_store_n(&reopen_status, 0, __ATOMIC_SEQ_CST);
+	assert_true(nodes_until(
+		control->conns->health[1].attempt && control->conns->health[1].attempt->returned,
+		2000));
+	nodes_run(500);
+	assert_string_equal(state_of(1), "lost");
+	assert_int_equal(fake->tells, 0);
+	renew_left = 0;
+	assert_int_equal(told(1, 0)->kind, RAIL_FOUND);
+	assert_string_equal(state_of(1), "up");
+	assert_string_equal(conns_rail_why(control, 1), "");
+	assert_int_equal(shm_load(&control->status->rails_out), 0);
+	assert_int_equal(control->counter[COUNTER_rails_found], 1);
+	/* peers get the keys of now */
+	assert_int_equal(control->rail[1].exported[0].rkey, 4711);
+	assert_int_equal(device_cuts, 1);
+	connected(1);
+	conns_stop(control);
+	conns_returned(control, 1, &LIST_FIRST(&control->conns->out_conns)->handle);
+	conns_stop(&node[1].control);
+	assert_true(nodes_until(qps_alive == 0, 500));
+}
+
+static void a_nic_is_not_opened_before_its_connections_are_freed(void **state)
+{
+	struct rail_conn *got = connected(1);
+
+	(void)state;
+	nics_come_back = true;
+	loses(1);
+	nodes_run(3000);
+	assert_int_equal(stub_count(REOPENS), 0);
+	conns_returned(control, 1, got);
+	assert_true(nodes_until(shm_load(&control->status->rails_out) == 0, 2000));
+	conns_stop(control);
+	assert_true(nodes_until(LIST_EMPTY(&control->conns->out_conns), 500) ||
+		    conns_outstanding(control));
+	conns_stop(&node[1].control);
+	assert_true(nodes_until(qps_alive == 0, 500));
+}
+
+static void a_nic_that_does_not_come_back_whole_is_closed_and_opened_again_later(void **state)
+{
+	(void)state;
+	nics_come_back = true;
+	__atomic_store_n(&nic_open_status, -ENOMEM, __ATOMIC_SEQ_CST);
+	loses(1);
+	/* each device that was opened is closed again */
+	assert_true(nodes_until(device_cuts == 3, 10000));
+	assert_int_equal(stub_count(REOPENS), 2);
+	__atomic_store_n(&nic_open_status, 0, __ATOMIC_SEQ_CST);
+	renew_left = -ENOMEM;
+	assert_true(nodes_until(device_cuts == 4, 10000));
+	assert_string_equal(conns_rail_why(control, 1), "a client's memory cannot be registered");
+	renew_left = 1;
+	assert_true(nodes_until(stub_count(REOPENS) == 4, 20000));
+	rail_lost(control, 1, "it dies while memory is registered");
+	renew_left = 0;
+	assert_true(nodes_until(device_cuts == 5, 10000));
+	assert_string_equal(state_of(1), "lost");
+	assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 40000));
+	assert_int_equal(control->counter[COUNTER_rails_down], 1);
+}
+
+static void a_nic_that_dies_again_and_again_gets_longer_pauses(void **state)
+{
+	uint64_t pause_ns, before_ns = 0;
+
+	(void)state;
+	nics_come_back = true;
+	for (unsigned i = 0; i < 4; i++) {
+		pause_ns = net_now();
+		loses(1);
+		assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 20000));
+		pause_ns = net_now() - pause_ns;
+		assert_true(pause_ns > (1000000000ull << i));
+		assert_true(pause_ns > before_ns);
+		before_ns = pause_ns;
+	}
+	nodes_run(11000);
+	pause_ns = net_now();
+	loses(1);
+	assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 20000));
+	assert_true(net_now() - pause_ns < 2000000000);
+}
+
+static void without_a_rail_the_engine_waits_for_nics_that_may_come_back(void **state)
+{
+	(void)state;
+	nics_come_back = true;
+	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
+	loses(0);
+	loses(1);
+	nodes_run(3000);
+	assert_int_equal(control->failed, 0);
+	__atomic_store_n(&reopen_status, 0, __ATOMIC_SEQ_CST);
+	assert_true(nodes_until(shm_load(&control->status->rails_out) == 0, 3000));
 }
 
 static void a_lost_rail_serves_no_peer(void **state)
@@ -490,7 +621,12 @@ int main(void)
 		L(a_connection_that_does_not_drain_is_destroyed_and_then_retired),
 		L(eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is),
 		L(a_connection_that_drains_meanwhile_is_destroyed_once),
-		L(a_device_that_died_is_closed_and_stays_lost),
+		L(a_software_nic_that_died_is_closed_and_stays_lost),
+		L(a_nic_is_opened_anew_when_it_is_back_and_all_memory_is_registered),
+		L(a_nic_is_not_opened_before_its_connections_are_freed),
+		L(a_nic_that_does_not_come_back_whole_is_closed_and_opened_again_later),
+		L(a_nic_that_dies_again_and_again_gets_longer_pauses),
+		L(without_a_rail_the_engine_waits_for_nics_that_may_come_back),
 		L(a_lost_rail_serves_no_peer),
 		L(a_connection_being_made_on_a_lost_rail_is_given_up),
 		L(a_rail_that_is_out_already_goes_down_once),

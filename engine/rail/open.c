@@ -127,12 +127,17 @@ int rail_nic_open(struct rail *rail)
 	return dv_cq_create(rail->options.device, CQ_DEPTH, &rail->cq_made);
 }
 
+void rail_nic_close(struct rail *rail)
+{
+	dv_cq_destroy(rail->options.device, &rail->cq_made);
+	(void)dv_mr_deregister(rail->options.device, rail->heads_handle);
+}
+
 void rail_close(struct rail *rail)
 {
 	if (!rail)
 		return;
-	dv_cq_destroy(rail->options.device, &rail->cq_made);
-	dv_mr_deregister(rail->options.device, rail->heads_handle);
+	rail_nic_close(rail);
 	free(rail->heads_handle);
 	free(rail->inbox_memory);
 	munmap(rail, sizeof(*rail));

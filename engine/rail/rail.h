@@ -61,6 +61,8 @@ void rail_close(struct rail *rail);
  * destroys queues of the device. Returns 0 or a negative errno; the device is then to be cut.
  */
 int rail_nic_open(struct rail *rail);
+/* Frees what rail_nic_open() made, before the device is cut that the rail did not get. */
+void rail_nic_close(struct rail *rail);
 
 struct model_clock_file; /* model_clock.h */
 

@@ -285,7 +285,7 @@ class Pairs(Base):
                     self.pair(hosts, (first, 0, LAST), (second, 0, 0))
                 self.pair(hosts, (first, 1, LAST), (second, 0, LAST))
         else:
-            for first, second in itertools.combinations(EVENTS, 2):
+            for first, second in itertools.pairwise(EVENTS):
                 self.pair(hosts, (first, 0, LAST), (second, 1, 0))
         self.stop_cleanly(hosts)
 

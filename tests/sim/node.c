@@ -87,6 +87,12 @@ int rail_nic_open(struct rail *rail)
 	abort();
 }
 
+void rail_nic_close(struct rail *rail)
+{
+	(void)rail;
+	abort();
+}
+
 int dv_reopen(struct dv_device *device)
 {
 	(void)device;

@@ -256,6 +256,31 @@ static void a_removed_device_is_opened_anew_when_it_is_back(void **state)
 	__lsan_enable();
 }
 
+/* A NIC without any peer has a CQ and memory, but no queue pair. */
+static void a_device_without_queue_pairs_is_cut_and_opened_anew(void **state)
+{
+	struct dv_options options = {.name = "mlx5_2", .gid_index = -1, .later = true};
+	struct reader *r = calloc(1, sizeof(*r));
+
+	(void)state;
+	__lsan_disable();
+	good(dv_open(&options, &r->device));
+	for (unsigned life = 0; life < 3; life++) {
+		good(dv_cq_create(r->device, 64, &r->cq));
+		good(dv_mr_register(r->device,
+			&(struct dv_memory){.base = r->memory,
+				.length = READ_BYTES,
+				.access = DV_LOCAL_WRITE,
+				.memfd = -1},
+			&r->mr));
+		good(dv_cut(r->device));
+		good(dv_reopen(r->device));
+	}
+	dv_close(r->device);
+	free(r);
+	__lsan_enable();
+}
+
 static void failure_events_name_the_device_or_the_queue_pair(void **state)
 {
 	struct dv_event got;
@@ -330,6 +355,7 @@ int main(void)
 		CASE(the_environment_cannot_turn_a_failed_destroy_into_success),
 		CASE(a_device_is_cut_with_queues_and_memory_left_on_it),
 		CASE(a_removed_device_is_opened_anew_when_it_is_back),
+		CASE(a_device_without_queue_pairs_is_cut_and_opened_anew),
 		CASE(failure_events_name_the_device_or_the_queue_pair),
 		CASE(the_path_options_reach_the_device),
 	};

@@ -39,6 +39,7 @@ struct cut {
 	struct work work; /* must be first: a pointer to it is cast to struct cut */
 	struct control *control;
 	unsigned rail;
+	bool attempted; /* the device was opened anew, but the rail did not get it */
 	int status;
 	char text[240];
 };
@@ -48,6 +49,8 @@ static void device_cut_run(struct work *work, unsigned part)
 	struct cut *cut = (struct cut *)work;
 
 	(void)part;
+	if (cut->attempted)
+		rail_nic_close(cut->control->rail[cut->rail].rail);
 	cut->status = dv_cut(cut->control->rail[cut->rail].device);
 	if (cut->status)
 		text_fit(cut->text, sizeof(cut->text), "%s", dv_error());
@@ -137,8 +140,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	control->failed = -ENODEV;
 }
 
-/* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
-void conns_quiet(struct control *control, unsigned rail)
+static void device_cut(struct control *control, unsigned rail, bool attempted)
 {
 	struct cut *cut = calloc(1, sizeof(*cut));
 
@@ -148,7 +150,14 @@ void conns_quiet(struct control *control, unsigned rail)
 	cut->work.done = device_cut_done;
 	cut->control = control;
 	cut->rail = rail;
+	cut->attempted = attempted;
 	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
+}
+
+/* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
+void conns_quiet(struct control *control, unsigned rail)
+{
+	device_cut(control, rail, false);
 }
 
 /* ---- back ------------------------------------------------------------------------------------ */
@@ -211,7 +220,7 @@ static void nic_attempt_fail(struct control *control, unsigned rail, const char 
 	h->attempt = NULL;
 	if (a->opened) {
 		h->cut = false;
-		conns_quiet(control, rail);
+		device_cut(control, rail, true);
 	}
 	free(a);
 }

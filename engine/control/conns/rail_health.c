@@ -550,6 +550,7 @@ int device_event_watch(struct control *control, unsigned rail)
 	if (watch->event && event_add(watch->event, NULL) == 0)
 		return 0;
 	device_event_forget(control, rail);
+	log_error("rail %u: no memory to watch the events of its NIC", rail);
 	return -ENOMEM;
 }
 

@@ -90,6 +90,7 @@ enum stub_call {
 	EVENT_READS,
 	PORT_LOOKS,
 	REOPENS,
+	NIC_CLOSES,
 	STUB_CALLS
 };
 unsigned stub_count(enum stub_call which);

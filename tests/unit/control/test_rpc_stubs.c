@@ -198,6 +198,12 @@ int rail_nic_open(struct rail *rail)
 	return __atomic_load_n(&nic_open_status, __ATOMIC_SEQ_CST);
 }
 
+void rail_nic_close(struct rail *rail)
+{
+	(void)rail;
+	count(&counts[NIC_CLOSES], 1);
+}
+
 int client_memory_renew(struct control *control, unsigned rail, char *why, size_t bytes)
 {
 	(void)control, (void)rail;

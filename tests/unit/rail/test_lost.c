@@ -382,6 +382,8 @@ static void a_rail_uses_the_nic_that_was_found_with_its_new_keys(void **state)
 	world_event(w, RAIL_CONN_RETURNED);
 	nic_stub.mr_register = other_key;
 	assert_int_equal(rail_nic_open(w->rail), 0);
+	rail_nic_close(w->rail); /* it is cut, and opened once more */
+	assert_int_equal(rail_nic_open(w->rail), 0);
 	nic_stub.mr_register = before;
 	assert_ptr_not_equal(nic_stub.cq_made.buf, old.buf);
 	/* the poll core goes on with what it has until it is told */

@@ -266,6 +266,8 @@ static void a_nic_that_does_not_come_back_whole_is_closed_and_opened_again_later
 	assert_true(nodes_until(device_cuts == 5, 10000));
 	assert_string_equal(state_of(1), "lost");
 	assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 40000));
+	/* all but the first one closed a device that the rail never got */
+	assert_int_equal(stub_count(NIC_CLOSES), 4);
 	assert_int_equal(control->counter[COUNTER_rails_down], 1);
 }
 

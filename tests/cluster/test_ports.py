@@ -48,13 +48,12 @@ class Hosts(harness.cluster.Cluster):
             names = {words[6]: words[7] for words in map(str.split, file) if len(words) == 8
                      and words[7].startswith("@soft-connectx-")}
         fds = f"/proc/{self.engine_pid(i)}/fd/"
-        inodes = []
-        for fd in os.listdir(fds):
+        nics = []
+        for fd in sorted(os.listdir(fds), key=int):  # not by inode: each CPU numbers its own
             with contextlib.suppress(FileNotFoundError):
-                link = os.readlink(fds + fd)
-                inodes += [int(link[8:-1])] if link.startswith("socket:[") else []
-        inodes.sort()
-        return [names[str(n)] for n in inodes if str(n) in names][rail].replace("@", "\0")
+                inode = os.readlink(fds + fd).removeprefix("socket:[").removesuffix("]")
+                nics += [names[inode]] if inode in names else []
+        return nics[rail].replace("@", "\0")
 
     def tell(self, i, rail, kind, value):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:

@@ -57,6 +57,7 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 
 # source: its functions in SEQUENCES; those of fast_path.c are all others
 SOURCES = {
+    "engine/client/batch.c": {"asked_note"},
     "engine/client/channel.c": {"wait_until_drained"},
     "engine/client/clear.c": {"clear_hosts"},
     "engine/client/directory.c": {"map_refresh"},
@@ -66,7 +67,7 @@ SOURCES = {
     "engine/client/set.c": {"slot_enter", "slot_leave"},
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
-    "engine/control/clients/client_channel.c": {"client_channel_returned"},
+    "engine/control/clients/client_channel.c": {"channel_asked_take", "client_channel_returned"},
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
     "engine/control/loop.c": {"loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
@@ -99,6 +100,11 @@ SEQUENCES = {
         "x86_64": [r"movl\s+\$0x1,0xc0\(", r"lock or|mfence"],
         "aarch64": [r"str\s+w\d+, \[x\d+\]", r"dmb\s+ish$"]},
     "wait_until_drained": {"aarch64": [r"ldap?r\s+w"]},
+    # is there room, the keys, they are written
+    "asked_note": {"aarch64": [r"ldap?r\s+x", r"str\s+x", r"stlr\s+x", r"str\s+w"]},
+    # the keys are written; they are taken; their copy, which gcc has put behind that
+    "channel_asked_take": {
+        "aarch64": [r"ldap?r\s+x", r"stlr\s+x", r"ret", r"bl\s.*<writev", r"b\s"]},
     "client_channel_returned": {"aarch64": [r"stlr\s+w", r"bl\s.*<send>"]},
     # the copy, the page head, the copy for other cores
     "local_get": {

@@ -154,6 +154,9 @@ class Ports(Base):
         for i in (0, 1):
             put_back(hosts, i, LAST)
         self.reads_both_ways(hosts, "with the NIC")
+        # a process to which those of the engines are dead leaves them their devices
+        harness.run(["unshare", "--pid", "--fork", "--kill-child", *hosts.command(0), "--check"],
+                    capture_output=True)
         for rail in range(RAILS):  # all of them: as when a driver is loaded anew
             hosts.tell(0, rail, GONE, 1)
         for rail in range(RAILS):

@@ -21,6 +21,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -196,6 +197,20 @@ static void remove_tree(const char *path)
 	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/*
+ * Opens the tree and locks it: shared, as long as its process lives, or to remove it. -1: not now.
+ * A process of another PID namespace sees the lock, but not the process.
+ */
+static int tree_lock(const char *path, int how)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || flock(fd, how | LOCK_NB) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
 /* Removes the device trees of processes that no longer exist. */
 static void remove_dead(void)
 {
@@ -204,13 +219,17 @@ static void remove_dead(void)
 
 	while (directory && (entry = readdir(directory))) {
 		char path[2 * PATH_BYTES + 16];
-		int pid = 0;
+		int pid = 0, fd;
 
 		if (sscanf(entry->d_name, PREFIX "%d", &pid) != 1 || pid <= 0 ||
 			kill(pid, 0) == 0 || errno != ESRCH)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", temporary(), entry->d_name);
+		fd = tree_lock(path, LOCK_EX);
+		if (fd < 0)
+			continue;
 		remove_tree(path);
+		close(fd);
 	}
 	if (directory)
 		closedir(directory);
@@ -266,6 +285,7 @@ void uv_sysfs_write(void)
 		remove_dead();
 		snprintf(base, sizeof(base), "%s.new", root);
 		mkdir(base, 0755);
+		(void)tree_lock(base, LOCK_SH); /* until the process ends */
 		put(base, "class/infiniband_verbs/abi_version", "6\n");
 		snprintf(links, sizeof(links), "%s/class/infiniband", base);
 		mkdir(links, 0755);

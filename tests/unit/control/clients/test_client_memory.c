@@ -414,11 +414,15 @@ static void memory_that_is_dropped_while_it_is_renewed_is_released_once(void **s
 	(void)state;
 	for (unsigned last = 0; last < 2; last++) {
 		uint64_t id = region_made(fd, memfd, 8192);
+		unsigned before = world_seen(&world.begun);
 		struct answer a;
 
 		nics_reopened();
 		world_hold(true);
 		assert_int_equal(client_memory_renew(&control, 1, why, sizeof(why)), 1);
+		/* what has not begun is not begun any more */
+		for (unsigned i = 0; i < 60000 && world_seen(&world.begun) == before; i++)
+			usleep(1000);
 		assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
 		if (last == 0)
 			rails_answer();

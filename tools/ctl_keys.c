@@ -171,15 +171,15 @@ static const char *record(struct recording *r, struct pc *pc)
 
 static void print_recording(const struct recording *r, const char *why)
 {
-	json_object *o = json_object_new_object();
+	json_object *o;
 
 	if (!r->ctl->json) {
 		printf("%s: %" PRIu64 " calls, %" PRIu64 " keys, %" PRIu64 " bytes; %" PRIu64
 		       " calls lost; ended: %s\n",
 			r->ctl->record, r->calls, r->keys, r->bytes, r->lost, why);
-		json_object_put(o);
 		return;
 	}
+	o = json_object_new_object();
 	add_text(o, "file", r->ctl->record);
 	add_number(o, "calls", r->calls);
 	add_number(o, "keys", r->keys);

@@ -223,8 +223,13 @@ def restarted(hosts, i, _rail):
     hosts.wait_members(2)
 
 
+def with_nic(names, rail):
+    """A list of tools/soft-connectx, with one more NIC."""
+    return ",".join(sorted({f"mlx5_{rail}", *names.split(",")} - {""}))
+
+
 def without_link(hosts, i, rail):
-    hosts.down[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.down[i].split(",")} - {""}))
+    hosts.down[i] = with_nic(hosts.down[i], rail)
     restarted(hosts, i, rail)
 
 
@@ -234,14 +239,14 @@ def linked(hosts, i, rail):
 
 
 def removed(hosts, i, rail):
-    hosts.gone[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.gone[i].split(",")} - {""}))
+    hosts.gone[i] = with_nic(hosts.gone[i], rail)
     hosts.tell(i, rail, GONE, 1)
     harness.wait_for(lambda: f"is lost: there is no NIC mlx5_{rail} here" in hosts.findings(i), 10,
                      f"mlx5_{rail} is gone")
 
 
 def without_nic(hosts, i, rail):
-    hosts.gone[i] = ",".join(sorted({f"mlx5_{rail}", *hosts.gone[i].split(",")} - {""}))
+    hosts.gone[i] = with_nic(hosts.gone[i], rail)
     restarted(hosts, i, rail)
 
 

@@ -221,7 +221,7 @@ void uv_gids_moved(struct uv_device *device, bool moved);
 
 /*
  * Removes the device, as a kernel does when its driver is unloaded or the NIC is pulled out, or
- * brings it back: contexts are told and get EIO, their queues stop without a completion, and
+ * brings it back: contexts get the event and EIO, their queues stop without a completion, and
  * programs do not find it. Under nic->lock, if there is a NIC.
  */
 void uv_device_removed(struct uv_device *device, bool gone);

@@ -175,20 +175,25 @@ struct reader {
 	uint8_t memory[READ_BYTES];
 };
 
-static void reader_begin(struct reader *r)
+static void reader_queue_and_memory(struct reader *r)
 {
-	struct dv_address here, there;
-	struct dv_sq *unused;
-
 	good(dv_cq_create(r->device, 64, &r->cq));
-	good(dv_qp_create(r->device, &r->cq, 16, &r->qp, &r->sq));
-	good(dv_qp_create(s.far, &s.answers_cq, 16, &r->answers, &unused));
 	good(dv_mr_register(r->device,
 		&(struct dv_memory){.base = r->memory,
 			.length = READ_BYTES,
 			.access = DV_LOCAL_WRITE,
 			.memfd = -1},
 		&r->mr));
+}
+
+static void reader_begin(struct reader *r)
+{
+	struct dv_address here, there;
+	struct dv_sq *unused;
+
+	reader_queue_and_memory(r);
+	good(dv_qp_create(r->device, &r->cq, 16, &r->qp, &r->sq));
+	good(dv_qp_create(s.far, &s.answers_cq, 16, &r->answers, &unused));
 	dv_qp_address(r->qp, &here);
 	dv_qp_address(r->answers, &there);
 	good(dv_qp_connect(r->answers, &here));
@@ -266,13 +271,7 @@ static void a_device_without_queue_pairs_is_cut_and_opened_anew(void **state)
 	__lsan_disable();
 	good(dv_open(&options, &r->device));
 	for (unsigned life = 0; life < 3; life++) {
-		good(dv_cq_create(r->device, 64, &r->cq));
-		good(dv_mr_register(r->device,
-			&(struct dv_memory){.base = r->memory,
-				.length = READ_BYTES,
-				.access = DV_LOCAL_WRITE,
-				.memfd = -1},
-			&r->mr));
+		reader_queue_and_memory(r);
 		good(dv_cut(r->device));
 		good(dv_reopen(r->device));
 	}

@@ -44,7 +44,7 @@ void ghost_put(
 	struct ghosts *ghosts, const struct page_key *key, enum evicted from, uint64_t entries);
 /* Takes the ghost out. EVICTED_NOT: there is none. One in 30,000 keys gets that of another one. */
 enum evicted ghost_take(struct ghosts *ghosts, const struct page_key *key, uint64_t entries);
-/* Called at each heartbeat, at `second` of any clock: the age of a ghost is told from it. */
+/* Called at each heartbeat with the second of any one clock, by which ages of ghosts are known. */
 void ghosts_tick(struct ghosts *ghosts, uint64_t second);
 void ghosts_close(struct ghosts *ghosts);
 

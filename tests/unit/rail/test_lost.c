@@ -386,7 +386,7 @@ static void a_rail_uses_the_nic_that_was_found_with_its_new_keys(void **state)
 	assert_int_equal(rail_nic_open(w->rail), 0);
 	nic_stub.mr_register = before;
 	assert_ptr_not_equal(nic_stub.cq_made.buf, old.buf);
-	/* the poll core goes on with what it has until it is told */
+	/* the poll core uses what it has until RAIL_FOUND */
 	assert_ptr_not_equal(w->rail->cq.buf, nic_stub.cq_made.buf);
 	assert_int_equal(w->rail->heads_lkey, WORLD_HEADS_LKEY);
 	world_command(w, (struct rail_command){.kind = RAIL_FOUND});

@@ -220,6 +220,13 @@ static inline void world_hold_mrs(bool hold)
 	pthread_mutex_unlock(&world_lock);
 }
 
+/* Waits at most a minute until a registration has begun after the first `before` of the setup. */
+static inline void world_await_begun(unsigned before)
+{
+	for (unsigned i = 0; i < 60000 && world_seen(&world.begun) <= before; i++)
+		usleep(1000);
+}
+
 static inline void world_hold(bool hold)
 {
 	pthread_mutex_lock(&world_lock);

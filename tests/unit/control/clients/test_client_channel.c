@@ -149,8 +149,7 @@ static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **st
 		world.begun = 0;
 		world_hold(true);
 		assert_false(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
-		for (unsigned i = 0; i < 60000 && !world_seen(&world.begun); i++)
-			usleep(1000);
+		world_await_begun(0);
 		close(fd);
 		pump();
 		/* the channel's staging memory is still being registered */

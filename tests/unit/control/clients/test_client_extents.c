@@ -281,8 +281,7 @@ static void closing_the_engine_ends_registrations(void **state)
 	settings.rail_mr_bytes = 1 << 20;
 	world_slow(1000);
 	add(fd, 1000 << 20);
-	for (unsigned i = 0; i < 60000 && world_seen(&world.begun) == 0; i++)
-		usleep(1000);
+	world_await_begun(0);
 	close(fd);
 }
 

@@ -272,8 +272,7 @@ static void a_client_that_leaves_during_a_registration_leaks_nothing(void **stat
 	(void)state;
 	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
-	for (unsigned i = 0; i < 60000 && !world_seen(&world.begun); i++)
-		usleep(1000);
+	world_await_begun(0);
 	close(memfd);
 	close(fd);
 	pump();
@@ -421,8 +420,7 @@ static void memory_that_is_dropped_while_it_is_renewed_is_released_once(void **s
 		world_hold(true);
 		assert_int_equal(client_memory_renew(&control, 1, why, sizeof(why)), 1);
 		/* what has not begun is not begun any more */
-		for (unsigned i = 0; i < 60000 && world_seen(&world.begun) == before; i++)
-			usleep(1000);
+		world_await_begun(before);
 		assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
 		if (last == 0)
 			rails_answer();
@@ -454,8 +452,7 @@ static void memory_registered_while_a_nic_is_opened_anew_is_known_to_it(void **s
 	(void)state;
 	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
-	for (unsigned i = 0; i < 60000 && !world_seen(&world.begun); i++)
-		usleep(1000);
+	world_await_begun(0);
 	nic_stub.mr_stale = is_stale;
 	shm_store(&stale_to, 1); /* one of the NICs: the key is given below */
 	world_hold(false);

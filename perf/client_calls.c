@@ -24,14 +24,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/client/attach.h"
-#include "engine/client/batch.h"
-#include "engine/client/cache.h"
-#include "engine/client/channel.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/page/cache.h"
+#include "engine/client/rings/channel.h"
 #include "engine/client/copy.h"
-#include "engine/client/key.h"
+#include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
-#include "engine/client/session.h"
+#include "engine/client/attach/session.h"
 #include "tools/common.h"
 
 #define ROUNDS_MAX 100

@@ -31,10 +31,10 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "engine/client/attach.h"
-#include "engine/client/batch.h"
-#include "engine/client/cache.h"
-#include "engine/client/channel.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/page/cache.h"
+#include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "numa/clock.h"
 #include "tests/unit/client/fake.h"

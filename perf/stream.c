@@ -24,9 +24,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/client/attach.h"
-#include "engine/client/batch.h"
-#include "engine/client/channel.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/rings/channel.h"
 #include "engine/client/peercache.h"
 #include "engine/rail/model_clock.h"
 #include "numa/clock.h"

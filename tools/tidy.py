@@ -36,13 +36,14 @@ HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
        "engine/rail/core.h", "engine/rail/intake.c", "engine/rail/lone_page.c",
        "engine/rail/lot.h", "engine/rail/run.c", "engine/rail/run_post.c", "engine/rail/step.c",
        "engine/rail/wqe.c", "engine/rail/wqe.h",
-       "engine/client/batch.c", "engine/client/batch.h", "engine/client/cache.h",
-       "engine/client/copy.c", "engine/client/ctl.c", "engine/client/directory.c",
-       "engine/client/directory.h", "engine/client/get.c", "engine/client/key.c",
-       "engine/client/key.h", "engine/client/look.c", "engine/client/memory.h",
-       "engine/client/page.c", "engine/client/rail.c",
-       "engine/client/rail.h", "engine/client/request.h", "engine/client/set.c",
-       "engine/client/staging.c", "engine/client/submit.c", "engine/client/submit.h"}
+       "engine/client/attach/memory.h", "engine/client/call/batch.c", "engine/client/copy.c",
+       "engine/client/lookup/directory.c", "engine/client/lookup/directory.h",
+       "engine/client/lookup/look.c", "engine/client/page/batch.h", "engine/client/page/cache.h",
+       "engine/client/page/key.c", "engine/client/page/key.h", "engine/client/page/page.c",
+       "engine/client/read/get.c", "engine/client/rings/rail.c", "engine/client/rings/rail.h",
+       "engine/client/rings/request.h", "engine/client/rings/staging.c",
+       "engine/client/rings/submit.c", "engine/client/rings/submit.h",
+       "engine/client/write/ctl.c", "engine/client/write/set.c"}
 ORDERING = {"dv/order.h", "engine/abi/ring.h"}
 
 OURS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/client/request.h"
+#include "engine/client/rings/request.h"
 
 struct client_request;
 struct ctl_done;

@@ -4,8 +4,8 @@
 #define write note_write
 #define recv note_recv
 
-#include "engine/client/submit.c"
-#include "engine/client/wait.c"
+#include "engine/client/rings/submit.c"
+#include "engine/client/call/wait.c"
 
 #include <stdlib.h>
 

@@ -19,16 +19,16 @@ FENCE, NOTHING = "shm_fence_sleep();", "(void)0;"
 
 # name: file, function, text in it, its replacement
 MUTANTS = {
-    "flush": ("engine/client/submit.c", "wake_told", FENCE, NOTHING),
-    "flush_ctl": ("engine/client/submit.c", "submit_ctl_flush", FENCE, NOTHING),
-    "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
+    "flush": ("engine/client/rings/submit.c", "wake_told", FENCE, NOTHING),
+    "flush_ctl": ("engine/client/rings/submit.c", "submit_ctl_flush", FENCE, NOTHING),
+    "client_sleep": ("engine/client/call/wait.c", "sleep_until", FENCE, NOTHING),
     "rail_wake": ("engine/rail/poll_core.c", "poll_wake", FENCE, NOTHING),
     "rail_rest": ("engine/rail/poll_core.c", "poll_sleep", FENCE, NOTHING),
     "rail_command_send": ("engine/rail/open.c", "rail_command_send", FENCE, NOTHING),
     "ctl_flush": ("engine/control/clients/ctl.c", "ctl_flush", FENCE, NOTHING),
-    "slot_enter": ("engine/client/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),
-    "slot_enter_drain": ("engine/client/set.c", "slot_enter", "shm_fence_stream();", NOTHING),
-    "slot_leave": ("engine/client/set.c", "slot_leave", "shm_fence_stream();", NOTHING),
+    "slot_enter": ("engine/client/write/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),
+    "slot_enter_drain": ("engine/client/write/set.c", "slot_enter", "shm_fence_stream();", NOTHING),
+    "slot_leave": ("engine/client/write/set.c", "slot_leave", "shm_fence_stream();", NOTHING),
     "channel_close": ("engine/control/clients/ctl.c", "ctl_channel_close",
                       "shm_fence_store_load();", NOTHING),
     "channel_end": ("engine/control/pages/warm.c", "channel_end",

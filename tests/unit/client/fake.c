@@ -3,7 +3,7 @@
  * The fake engine's memory, map, pages and thread. fake_attach.c serves the attach socket,
  * fake_rings.c serves the rings.
  */
-#include "engine/client/key.h"
+#include "engine/client/page/key.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake engine's end of the attach socket. Runs in the fake engine's thread, under its lock. */
 #include "config/passed_fds.h"
-#include "engine/client/channel.h"
+#include "engine/client/rings/channel.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <errno.h>

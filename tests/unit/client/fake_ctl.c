@@ -3,7 +3,7 @@
  * The fake engine's control plane. It acts as a correct engine does unless a hook decides
  * otherwise. It runs in the fake engine's thread, under its lock.
  */
-#include "engine/client/channel.h"
+#include "engine/client/rings/channel.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * thread, under its lock.
  */
 #include "config/clock.h"
-#include "engine/client/channel.h"
+#include "engine/client/rings/channel.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <stdio.h>

@@ -18,8 +18,8 @@
 #include <cmocka.h>
 
 #include "config/clock.h"
-#include "engine/client/attach.h"
-#include "engine/client/channel.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/rings/channel.h"
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u

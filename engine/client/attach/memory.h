@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registered memory: the table of ranges of a process, and the sorted copy of it that each channel
+ * has.
+ */
+#ifndef CLIENT_MEMORY_H
+#define CLIENT_MEMORY_H
+
+#include <stddef.h>
+
+#include "config/likely.h"
+#include "engine/abi/op.h"
+#include "engine/client/rings/channel.h"
+#include "engine/client/peercache.h"
+
+struct client_session;
+struct pc;
+
+/*
+ * A registered range. Owned by struct pc, under `lock`; a channel works on its own copy, struct
+ * memory_view.
+ */
+struct memory {
+	unsigned char *base;
+	uint64_t bytes;
+	uint64_t offset; /* offset of the range's start in the memfd, bytes */
+	int memfd;       /* the library's duplicate of the caller's memfd */
+	uint16_t region; /* region number; 0: the range is not registered with the current engine */
+	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
+	/* true: the library's own range, for pages longer than a channel's staging */
+	bool staging;
+	uint32_t pins; /* number of batches in flight that name this range */
+	uint32_t slot; /* index of the range in pc->memory */
+};
+
+/* One registered range in a channel's copy of the table; the copy is sorted by base. */
+struct memory_view {
+	uintptr_t base;
+	uint64_t bytes;
+	uint16_t region;
+	uint32_t slot;
+};
+
+/*
+ * Attach thread: registers the range at index `i` of the table with the session unless it is
+ * registered already.
+ */
+void memory_register_again(struct pc *pc, struct client_session *session, unsigned i);
+/* Marks every registered range as not registered, for a new session. The caller holds `lock`. */
+void memory_forget_regions(struct pc *pc);
+void memory_free_all(struct pc *pc);
+/*
+ * New memory of the library for one page of any length, registered by `until_ns` and freed with
+ * pc_memory_release(). NULL: there was no time left, or, *ret_failed, the error text says why.
+ */
+void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed);
+/*
+ * Registers memory of memory_stage() with the current engine if it is not. *ret_failed: the engine
+ * refused it, and the error text says why. Does nothing while another request is in progress.
+ */
+void memory_stage_again(struct pc *pc, const void *base, uint64_t until_ns, bool *ret_failed);
+/* Gives up memory that is never used again: it is unmapped now or in pc_close(). Does not wait. */
+void memory_leave(struct pc *pc, void *base);
+/* Copies the table of registered ranges into the channel if that table has changed. */
+void memory_refresh(struct pc_channel *ch);
+/*
+ * Finds a registered range by binary search; memory_find() first tries the last result.
+ */
+const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
+
+static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
+{
+	uint64_t at = base - m->base; /* huge if `base` is below the range */
+
+	return at < m->bytes && bytes <= m->bytes - at;
+}
+
+/*
+ * The registered range that contains [base, base + bytes); NULL: none, or not registered with the
+ * current engine.
+ */
+static inline const struct memory_view *memory_find(
+	struct pc_channel *ch, const void *base, uint64_t bytes)
+{
+	const struct memory_view *last = &ch->memory[ch->memory_last];
+
+	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
+		return last->region ? last : NULL;
+	return memory_search(ch, (uintptr_t)base, bytes);
+}
+
+#endif

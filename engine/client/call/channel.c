@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A channel: opening and closing it, attaching it to a session, losing the engine and finding the
+ * next one, and the step that moves everything. It runs on the channel's thread; the list of the
+ * open channels and what the attach thread has opened for them are under pc->lock.
+ *
+ * When the engine is lost, all pages in flight end as PC_GONE, but not before the engine has
+ * drained the READs that may write the caller's memory, or has exited.
+ */
+#include "config/clock.h"
+#include "config/likely.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/abi/statistics.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/page/cache.h"
+#include "engine/client/rings/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/lookup/directory.h"
+#include "engine/client/error.h"
+#include "engine/client/page/key.h"
+#include "engine/client/attach/memory.h"
+#include "engine/client/peercache.h"
+#include "engine/client/rings/rail.h"
+#include "engine/client/rings/request.h"
+#include "engine/client/attach/session.h"
+#include "engine/client/write/set.h"
+#include "engine/client/rings/staging.h"
+#include "engine/client/steps.h"
+#include "engine/client/rings/submit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OPEN_TIMEOUT_MS 10000u /* of pc_channel_open() */
+/* longest wait for the answer to a close; a hanging engine closes the channel later */
+#define CLOSE_TIMEOUT_MS 1000u
+
+/* ---- the channels of the process ------------------------------------------------------------- */
+
+/* Adds a channel to the open channels of the process. */
+static void channels_add(struct pc *pc, struct pc_channel *ch)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels++;
+	ch->next = pc->channels;
+	pc->channels = ch;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+static void channels_remove(struct pc *pc, struct pc_channel *ch)
+{
+	struct pc_channel **at = &pc->channels;
+
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels--;
+	while (*at != ch)
+		at = &(*at)->next;
+	*at = ch->next;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Adds `change` to the number of open channels that have no session. */
+static void channels_wanting(struct pc *pc, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.wanting += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Adds `change` to the number of channels that are attached to the session. */
+static void channels_attached(struct pc *pc, struct client_session *session, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	session->channels += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Frees `opened` with the file descriptors that its user has left in it. */
+static void opened_free(struct pc *pc, struct opened *opened)
+{
+	session_close_fds(&opened->call);
+	pc_session_put(pc, opened->session);
+	free(opened);
+}
+
+/*
+ * The channel that opened_take() returned could not be used: the next attempt waits REATTACH_NS.
+ */
+static void opened_refused(struct pc *pc)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.tried_ns = clock_monotonic_ns();
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/*
+ * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
+ * owns it, and it counts as attached.
+ */
+static struct opened *opened_take(struct pc *pc)
+{
+	struct opened *opened, *stale = NULL;
+
+	pthread_mutex_lock(&pc->lock);
+	while ((opened = pc->attacher.opened) != NULL) {
+		pc->attacher.opened = opened->next;
+		pc->attacher.available--;
+		if (opened->session == pc->session) {
+			opened->session->channels++;
+			break;
+		}
+		/* the engine of this channel was lost before a thread adopted the channel */
+		opened->next = stale;
+		stale = opened;
+	}
+	pthread_mutex_unlock(&pc->lock);
+	while (stale) {
+		struct opened *next = stale->next;
+
+		opened_free(pc, stale);
+		stale = next;
+	}
+	return opened;
+}
+
+void pc_opened_drop(struct pc *pc)
+{
+	struct opened *opened;
+
+	while ((opened = opened_take(pc)) != NULL)
+		opened_free(pc, opened);
+}
+
+/* ---- attaching to a session ------------------------------------------------------------------ */
+
+static int channel_make_requests(struct pc_channel *ch)
+{
+	uint32_t count = ch->rails * DONE_RING_SLOTS + CTL_DONE_SLOTS;
+
+	free(ch->request);
+	ch->request = calloc(count, sizeof(*ch->request));
+	ch->requests = ch->request ? count : 0;
+	ch->request_free = ch->request ? 0 : CLIENT_NONE;
+	for (uint32_t i = 0; i < ch->requests; i++) {
+		ch->request[i].generation = 1;
+		ch->request[i].next = i + 1 < count ? i + 1 : CLIENT_NONE;
+	}
+	return ch->request ? 0 : -ENOMEM;
+}
+
+static void channel_make_rings(struct pc_channel *ch)
+{
+	const struct channel_layout *l = &ch->layout;
+
+	for (uint32_t r = 0; r < ch->rails; r++) {
+		struct channel_rail *rail = &ch->rail[r];
+
+		memset(rail, 0, sizeof(*rail));
+		ring_producer_init(
+			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct run_line));
+		ring_consumer_init(&rail->done, ch->segment + l->done[r], DONE_RING_SLOTS,
+			sizeof(struct run_done));
+	}
+	ring_producer_init(&ch->ctl, ch->segment + l->ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(
+		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	ch->ctl_unpublished = ch->ctl_awaited = 0;
+	ch->ctl_napped = false;
+	ch->touches.count = 0;
+	ch->rate_max = 0;
+	ch->resting = ch->told = 0;
+	stripe_weigh(ch);
+	ch->no_room = false;
+}
+
+/* Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. */
+static int channel_map(
+	struct pc_channel *ch, struct client_session *session, struct session_call *call)
+{
+	struct stat about;
+	void *at;
+	int rc;
+
+	ch->layout = channel_layout(session->rails);
+	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
+		fstat(call->fd[0], &about) || (size_t)about.st_size < ch->layout.bytes)
+		return error_set(-EPROTO,
+			"the engine's reply for a new channel is invalid; engine and library must be of the same version");
+	at = mmap(NULL, ch->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
+	if (at == MAP_FAILED)
+		return error_set(-errno, "cannot map a channel: %s", strerror(errno));
+	ch->header = at;
+	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
+		ch->header->rails != session->rails) {
+		rc = ch->header->version == ABI_VERSION
+			     ? error_set(-EPROTO, "the engine's new channel is invalid")
+			     : error_set(-EPROTO,
+				       "the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
+				       ch->header->version, ABI_VERSION);
+		munmap(at, ch->layout.bytes);
+		return rc;
+	}
+	ch->rails = session->rails;
+	if (channel_make_requests(ch)) {
+		munmap(at, ch->layout.bytes);
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
+	}
+	ch->segment = at;
+	ch->statistics = (struct channel_statistics *)(void *)(ch->segment + ch->layout.statistics);
+	ch->asked = (struct channel_asked *)(void *)(ch->segment + ch->layout.asked);
+	ch->asked_lost = 0;
+	ch->counts_told = ch->counts;
+	ch->id = (uint32_t)call->a;
+	ch->wake = call->fd[1];
+	call->fd[1] = -1;
+	channel_make_rings(ch);
+	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
+	return 0;
+}
+
+/*
+ * Attaches the channel to the session. On success the channel owns the caller's use of the session.
+ */
+static int channel_begin_session(
+	struct pc_channel *ch, struct client_session *session, struct session_call *call)
+{
+	int rc = channel_map(ch, session, call);
+
+	if (rc)
+		return rc;
+	ch->session = session;
+	ch->broken = false;
+	ch->looked_ns = clock_monotonic_ns();
+	map_forget(ch);
+	/* the numbers of peers are those of this host's engine, which is another one now */
+	memset(ch->peer_rest_until_ns, 0, NODES_MAX * sizeof(*ch->peer_rest_until_ns));
+	return 0;
+}
+
+/*
+ * Closes a channel that the engine opened and this thread cannot use; otherwise the engine would
+ * keep it until the session ends. The caller holds `wire`. Leaves the error text as it is.
+ */
+static void channel_give_back(struct client_session *session, uint32_t channel)
+{
+	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
+
+	session_post(session, &close);
+}
+
+/*
+ * Requests a channel from the engine, by `until_ns`, and attaches `ch` to it. Returns 0 or -errno.
+ */
+static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
+{
+	struct session_call call = {.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1};
+	struct pc *pc = ch->pc;
+	struct client_session *session = pc_session_get(pc);
+	int rc;
+
+	if (!session)
+		return pc_no_session(pc);
+	rc = pc_wire_lock(pc, until_ns);
+	if (rc) {
+		pc_session_put(pc, session);
+		return rc;
+	}
+	call.timeout_ms = clock_rest_ms(until_ns);
+	rc = session_ask(session, &call);
+	if (!rc) {
+		uint32_t id = (uint32_t)call.a;
+
+		rc = channel_begin_session(ch, session, &call);
+		session_close_fds(&call);
+		if (rc)
+			channel_give_back(session, id);
+		else
+			channels_attached(pc, session, 1);
+	}
+	pthread_mutex_unlock(&pc->wire);
+	if (rc) {
+		if (shm_load(&session->dead))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	return rc;
+}
+
+/*
+ * Attaches `ch` to a channel that the attach thread has opened. Sends no request and does not wait.
+ * False: there is none.
+ */
+static bool channel_adopt(struct pc_channel *ch)
+{
+	struct opened *opened = opened_take(ch->pc);
+
+	if (!opened)
+		return false;
+	if (channel_begin_session(ch, opened->session, &opened->call)) {
+		opened_refused(ch->pc);
+		channels_attached(ch->pc, opened->session, -1);
+		if (!pthread_mutex_trylock(&ch->pc->wire)) {
+			channel_give_back(opened->session, (uint32_t)opened->call.a);
+			pthread_mutex_unlock(&ch->pc->wire);
+		}
+		opened_free(ch->pc, opened);
+		return false;
+	}
+	session_close_fds(&opened->call);
+	free(opened);
+	return true;
+}
+
+/* The same for a channel that was counted as without a session. */
+static bool channel_regain(struct pc_channel *ch)
+{
+	if (!channel_adopt(ch))
+		return false;
+	channels_wanting(ch->pc, -1);
+	return true;
+}
+
+/* ---- losing the engine ----------------------------------------------------------------------- */
+
+/* True if a NIC of the lost engine may still write into the caller's memory. */
+static bool channel_reads_in_flight(const struct pc_channel *ch)
+{
+	for (uint32_t i = 0; i < ch->requests; i++) {
+		const struct client_request *r = &ch->request[i];
+
+		if (r->batch && (r->kind == REQUEST_RUN ||
+					(r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)))
+			return true;
+	}
+	return false;
+}
+
+void channel_tell_wait(const struct pc_channel *ch)
+{
+	fprintf(stderr,
+		"peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine ends them or exits: is it stopped, or its host overloaded?\n",
+		(int)getpid(), ch->session->status->pid);
+}
+
+/*
+ * The end of the session does not prove that READs have ended: the engine drains them after it
+ * closes the socket, and the kernel closes a dying process's socket before or after it destroys the
+ * process's QPs. The proof is `drained` in the channel segment, or the exit of the engine's
+ * process. The engine bounds this wait; the client does not, because the caller's memory must not
+ * be returned while a NIC may write it.
+ */
+static void wait_until_drained(const struct pc_channel *ch)
+{
+	struct pollfd p[2] = {
+		{.fd = ch->session->pidfd, .events = POLLIN}, {.fd = ch->wake, .events = POLLIN}};
+	uint64_t start_ns = clock_monotonic_ns();
+	bool warned = false;
+
+	while (!shm_load_acquire(&ch->header->drained)) {
+		if (!warned && clock_monotonic_ns() - start_ns >= DRAIN_WARN_NS) {
+			warned = true;
+			channel_tell_wait(ch);
+		}
+		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
+			continue;
+		if (p[0].revents)
+			return;
+		if (p[1].revents && !channel_wake_clear(ch))
+			/* the engine closed its end of the wake socket, so its process is
+			 * exiting: from here on poll only its pidfd */
+			p[1].fd = -1;
+	}
+}
+
+/* Unmaps the channel segment: nothing of the session but the number of its users is left. */
+static void channel_unmap(struct pc_channel *ch)
+{
+	munmap(ch->segment, ch->layout.bytes);
+	close(ch->wake);
+	ch->segment = NULL;
+	ch->statistics = NULL;
+	ch->wake = -1;
+	ch->rails = 0;
+	ch->ctl_awaited = 0;
+}
+
+void channel_inherited(struct pc_channel *ch)
+{
+	if (ch->session)
+		channel_unmap(ch);
+	ch->session = NULL;
+}
+
+/* Leaves the session. No READ into the caller's memory is in flight. */
+static void channel_detach(struct pc_channel *ch)
+{
+	channel_unmap(ch);
+	/* A READ may still write into the segment or into staging.large. The engine's own mapping
+	 * keeps the memory of both alive. The library gives up its address, so that no later page
+	 * of the library lies there. */
+	if (ch->staging.large_busy) {
+		ch->staging.large_busy = false;
+		memory_leave(ch->pc, ch->staging.large);
+		ch->staging.large = NULL;
+	}
+	credit_forget(ch);
+	channels_attached(ch->pc, ch->session, -1);
+	pc_session_put(ch->pc, ch->session);
+	ch->session = NULL;
+	channels_wanting(ch->pc, 1);
+}
+
+/* Ends all pages that are not done. */
+static void channel_end_batches(struct pc_channel *ch)
+{
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		batch_gone(b, PC_GONE);
+}
+
+/*
+ * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
+ * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
+ */
+static void channel_lost(struct pc_channel *ch)
+{
+	struct client_session *session = ch->session;
+
+	pc_session_end(ch->pc, session);
+	if (channel_reads_in_flight(ch))
+		wait_until_drained(ch);
+	channel_end_batches(ch);
+	channel_detach(ch);
+	ch->moves++;
+}
+
+/* ---- the next engine, and the step ----------------------------------------------------------- */
+
+bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
+{
+	uint64_t now_ns = clock_monotonic_ns(), half_ns;
+
+	if (ch->session) {
+		if (!shm_load(&ch->session->dead) && now_ns - ch->looked_ns < LOOK_AROUND_NS)
+			return true;
+		ch->looked_ns = now_ns;
+		if (!session_ended(ch->session))
+			return true;
+		channel_lost(ch);
+		now_ns = clock_monotonic_ns();
+	}
+	if (channel_regain(ch))
+		return true;
+	/* Wait for a session at most half of the time to the deadline; the pages get the other
+	 * half. */
+	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
+	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
+	return channel_regain(ch);
+}
+
+/*
+ * Steps the batches, oldest first, and stops when none of the rest can have work: many batches may
+ * be in flight, and most of them only wait for answers or for room on a rail.
+ */
+static void channel_step_batches(struct pc_channel *ch)
+{
+	bool due = ch->now_ns >= ch->due_ns;
+
+	if (due)
+		ch->due_ns = UINT64_MAX;
+	for (struct pc_batch *b = ch->first; b && !ch->broken; b = b->next) {
+		if (!due && !ch->writers && !ch->waits[0] && (!ch->waits[1] || ch->no_room))
+			return;
+		if (!b->left)
+			continue;
+		batch_step(b);
+		if (due && batch_due_ns(b) < ch->due_ns)
+			ch->due_ns = batch_due_ns(b);
+	}
+}
+
+bool channel_step(struct pc_channel *ch)
+{
+	uint64_t moves = ch->moves;
+
+	if (!ch->session) {
+		if (ch->pc->inherited)
+			channel_end_batches(ch);
+		return false;
+	}
+	ch->now_ns = clock_monotonic_ns();
+	reap_rails(ch);
+	reap_ctl(ch);
+	channel_step_batches(ch);
+	notice_touches_end(ch);
+	submit_flush(ch);
+	if (ch->now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
+		ch->looked_ns = ch->now_ns;
+		ch->no_room = false;
+		ch->broken |= session_ended(ch->session);
+	}
+	if (unlikely(ch->broken))
+		channel_lost(ch);
+	return ch->moves != moves;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
+static struct cache_set *cache_new(void)
+{
+	void *at = mmap(NULL, CACHE_SETS * sizeof(struct cache_set), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static void channel_free(struct pc_channel *ch)
+{
+	if (ch->staging.large)
+		pc_memory_release(ch->pc, ch->staging.large);
+	while (ch->spare) {
+		struct pc_batch *b = ch->spare;
+
+		ch->spare = b->next;
+		free(b);
+	}
+	free(ch->request);
+	if (ch->cache)
+		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
+	free(ch->memory);
+	free(ch->peer_rest_until_ns);
+	free(ch->map_memory.member);
+	free(ch->map_memory.slot);
+	free(ch);
+}
+
+int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
+{
+	return pc_channel_open_within(pc, OPEN_TIMEOUT_MS, ret_channel);
+}
+
+int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel **ret_channel)
+{
+	uint64_t now_ns = clock_monotonic_ns(), wait_ns = timeout_ms * 1000000ull;
+	struct pc_channel *ch;
+	int rc = 0;
+
+	error_clear();
+	if (!pc || !ret_channel)
+		return error_set(
+			-EINVAL, "pc_channel_open() needs a session and a place for its result");
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
+	ch->pc = pc;
+	verify_open(ch);
+	key_text_init(&ch->key_text, &pc->name_space);
+	ch->wake = -1;
+	ch->memory_changes = UINT32_MAX;
+	ch->cache = cache_new();
+	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
+	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
+	if (!ch->cache || !ch->memory || !ch->peer_rest_until_ns) {
+		channel_free(ch);
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
+	}
+	/* as in channel_ready(): half of the time is for the rest */
+	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
+	rc = channel_adopt(ch) ? 0 : channel_attach(ch, now_ns + wait_ns);
+	if (rc && rc != -ENOTCONN) {
+		channel_free(ch);
+		return rc;
+	}
+	channels_add(pc, ch);
+	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
+	 * until then. */
+	if (rc)
+		channels_wanting(pc, 1);
+	*ret_channel = ch;
+	return 0;
+}
+
+/*
+ * Waits for READs into the caller's memory, returns the credits and tells the engine. The engine
+ * answers when nothing is in flight into the channel's own memory either.
+ */
+static void channel_close_attached(struct pc_channel *ch)
+{
+	struct client_session *session = ch->session;
+	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
+		.a = ch->id,
+		.send_fd = -1,
+		.timeout_ms = CLOSE_TIMEOUT_MS};
+
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		b->deadline_ns = 0;
+	ch->due_ns = 0;
+	channel_step(ch);
+	wait_for(ch, NULL, UINT64_MAX);
+	if (!ch->session)
+		return;
+	credit_return(ch, UINT64_MAX, 0);
+	submit_flush(ch);
+	if (!pc_wire_lock(ch->pc, clock_monotonic_ns() + CLOSE_TIMEOUT_MS * 1000000ull)) {
+		if (!session_ask(session, &call))
+			session_close_fds(&call);
+		pthread_mutex_unlock(&ch->pc->wire);
+	}
+	if (shm_load(&session->dead))
+		pc_session_end(ch->pc, session);
+	channel_detach(ch);
+}
+
+void pc_channel_close(struct pc_channel *ch)
+{
+	if (!ch)
+		return;
+	if (ch->session)
+		channel_close_attached(ch);
+	while (ch->first) {
+		batch_gone(ch->first, PC_GONE);
+		batch_free(ch->first);
+	}
+	/* this channel no longer waits for a session: it is detached here, or was never attached */
+	channels_wanting(ch->pc, -1);
+	channels_remove(ch->pc, ch);
+	channel_free(ch);
+}
+
+/* ---- settings and counters ------------------------------------------------------------------- */
+
+int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
+{
+	struct key_space space;
+
+	error_clear();
+	if (!ch)
+		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
+	if (name_space)
+		key_name_space(name_space, &space);
+	key_text_init(&ch->key_text, name_space ? &space : &ch->pc->name_space);
+	return 0;
+}
+
+void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->counts;
+}
+
+void pc_channel_verify_counts(const struct pc_channel *channel, struct pc_verify_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->verify_counts;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The channel's staging region: buckets and page heads are READ into its front, pages with an
+ * unregistered destination into the rest. A staging block is freed only after its READ was
+ * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
+ * order in which it was taken, which is about the order of the answers. A page larger than the
+ * region goes through memory of its own, `large`. Channel thread.
+ */
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/client/rings/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/attach/memory.h"
+#include "engine/client/rings/staging.h"
+
+#include <string.h>
+
+#define ALIGN_BYTES 64u
+
+void staging_init(struct staging *s, unsigned char *base, uint16_t region)
+{
+	s->base = base;
+	s->region = region;
+	s->tail = SCRATCH_BYTES;
+	s->used = 0;
+	s->first = s->last = 0;
+	s->scratch_last = 0;
+	memset(s->scratch_free, 0xff, sizeof(s->scratch_free));
+}
+
+uint32_t staging_take(struct staging *s, uint32_t bytes)
+{
+	uint32_t need = (bytes + ALIGN_BYTES - 1) & ~(ALIGN_BYTES - 1);
+	struct staging_block *block;
+	uint32_t left, gap;
+
+	if (bytes > STAGING_PAGE_MAX || s->last - s->first == STAGING_BLOCKS)
+		return CLIENT_NONE;
+	if (s->first == s->last) {
+		s->tail = SCRATCH_BYTES;
+		s->used = 0;
+	}
+	/* A staging block must be contiguous: if the end of the region is too short for it, skip
+	 * that part (`gap`, which may be 0 bytes). */
+	left = STAGING_BYTES - s->tail;
+	gap = left < need ? left : 0;
+	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)
+		return CLIENT_NONE;
+	block = &s->block[s->last & (STAGING_BLOCKS - 1)];
+	block->offset = left < need ? SCRATCH_BYTES : s->tail;
+	block->bytes = need + gap;
+	block->freed = false;
+	s->tail = block->offset + need;
+	s->used += need + gap;
+	return s->last++ & (STAGING_BLOCKS - 1);
+}
+
+uint32_t staging_offset(const struct staging *s, uint32_t block)
+{
+	return s->block[block].offset;
+}
+
+/* ---- staging for one page -------------------------------------------------------------------- */
+
+/*
+ * A page larger than the staging region goes through memory of its own, one page at a time. It is
+ * registered once and kept.
+ */
+static uint32_t staging_take_large(struct pc_channel *ch, uint64_t deadline_ns)
+{
+	struct staging *s = &ch->staging;
+	bool failed = false;
+
+	if (s->large_busy)
+		return CLIENT_NONE;
+	if (!s->large)
+		s->large = memory_stage(ch->pc, deadline_ns, &failed);
+	if (!s->large)
+		return failed ? STAGING_FAILED : CLIENT_NONE;
+	memory_refresh(ch);
+	s->large_busy = true;
+	return STAGING_LARGE;
+}
+
+uint32_t staging_take_page(
+	struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns, struct op_segment *ret_segment)
+{
+	uint32_t block;
+
+	if (bytes <= STAGING_PAGE_MAX) {
+		block = staging_take(&ch->staging, bytes);
+		if (block != CLIENT_NONE)
+			*ret_segment = (struct op_segment){.region = ch->staging.region,
+				.length = bytes,
+				.offset = staging_offset(&ch->staging, block)};
+	} else {
+		const struct memory_view *m;
+		bool failed = false;
+
+		block = staging_take_large(ch, deadline_ns);
+		if (block != STAGING_LARGE)
+			return block;
+		m = memory_find(ch, ch->staging.large, bytes);
+		if (!m) { /* it is not registered with the engine that followed a lost one */
+			memory_stage_again(ch->pc, ch->staging.large, deadline_ns, &failed);
+			memory_refresh(ch);
+			m = memory_find(ch, ch->staging.large, bytes);
+		}
+		if (!m) {
+			ch->staging.large_busy = false;
+			return failed ? STAGING_FAILED : CLIENT_NONE;
+		}
+		*ret_segment = (struct op_segment){.region = m->region, .length = bytes};
+	}
+	return block;
+}
+
+/* ---- scratch slots --------------------------------------------------------------------------- */

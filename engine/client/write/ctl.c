@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests to the control plane that get one answer, and taking the answers of all: of pages on
+ * disk, of removals, of clears (clear.c), and of the credits and pages of a set (set.c). Channel
+ * thread.
+ *
+ * Two reasons to ask the engine of this host for a page on disk (CTL_PROMOTE):
+ *
+ * - A directory entry says that it is on the disk of a member. For a get, that member reads it into
+ *   a pool, from which it is then read like any page; the engine of this host passes the request
+ *   on.
+ * - No owner of the key knows a location, and this host has a disk in service: the engine searches
+ *   it, once for each page.
+ */
+#include "config/clock.h"
+#include "config/likely.h"
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/attach/attach.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/page/cache.h"
+#include "engine/client/rings/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/error.h"
+#include "engine/client/explain/explain.h"
+#include "engine/client/page/key.h"
+#include "engine/client/peercache.h"
+#include "engine/client/rings/request.h"
+#include "engine/client/attach/session.h"
+#include "engine/client/write/set.h"
+#include "engine/client/steps.h"
+#include "engine/client/rings/submit.h"
+
+#include <string.h>
+
+bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_op *op)
+{
+	struct pc_channel *ch = b->channel;
+	uint32_t index;
+
+	if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
+		page_requeue(b, i);
+		return false;
+	}
+	index = request_take(ch, kind, b, i);
+	op->cookie = request_cookie(ch, index);
+	page_in_flight(b, i, index);
+	submit_ctl(ch, op, 1);
+	return true;
+}
+
+/* ---- pages on disk --------------------------------------------------------------------------- */
+
+/* What the page on disk is for. */
+static enum ctl_promote disk_purpose(const struct pc_batch *b)
+{
+	if (b->kind == BATCH_PEEK)
+		return PROMOTE_LOOK;
+	return b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET;
+}
+
+static void disk_step(struct pc_batch *b)
+{
+	uint32_t i;
+
+	while ((i = page_unqueue(b, PAGE_DISK)) != CLIENT_NONE) {
+		struct ctl_op op = {.kind = CTL_PROMOTE,
+			.count = (uint16_t)disk_purpose(b),
+			.key = b->work[i].key,
+			.length = b->work[i].bytes,
+			.ref = b->work[i].at.ref,
+			.deadline_ns = b->deadline_ns};
+
+		if (b->work[i].others)
+			op.deadline_ns = page_attempt_ns(b, 2);
+		if (!ctl_ask(b, i, REQUEST_DISK, &op))
+			return;
+	}
+}
+
+/* The engine of this host has answered the question of pc_explain(). */
+static void disk_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	struct peek *peek = &b->peek[i];
+
+	peek->status = (uint8_t)status;
+	peek->data.here.place = done->place;
+	peek->data.here.generation = done->generation;
+	page_done(b, i, PC_HIT);
+}
+
+/* The page is in the memory of its holder now. */
+static void disk_promoted(struct pc_batch *b, uint32_t i, const struct ctl_done *done)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+
+	if (!p->at.ref)
+		p->at.ref = ch->session->ref;
+	p->at.place = done->place;
+	p->at.generation = done->generation;
+	p->disk = DISK_PROMOTED;
+	/* what the cache has is older; without an entry, notice_touch_due() sees DISK_PROMOTED */
+	cache_drop(ch, &p->key);
+	page_found(b, i);
+}
+
+/* The holder that the directory names could not serve the page: `gone`: it does not have it. */
+static void disk_refused(struct pc_batch *b, uint32_t i, bool gone)
+{
+	if (gone)
+		page_stale(b, i);
+	else
+		page_unreached(b, i);
+}
+
+/* The page that was found has another length than the caller expects. */
+static void disk_length_differs(struct pc_batch *b, uint32_t i)
+{
+	if (b->work[i].at.ref) {
+		page_length_differs(b, i, 0);
+		return;
+	}
+	error_length(b->work[i].bytes, 0);
+	b->work[i].other_length = 1; /* the search of this host's disk is the last attempt */
+	page_absent(b, i);
+}
+
+static void disk_answer(
+	struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+
+	if (status == OP_HIT && done->generation && !place_on_disk(done->place))
+		disk_promoted(b, i, done);
+	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
+		page_done(b, i, PC_HIT);
+	else if (status == OP_INVALID)
+		disk_length_differs(b, i);
+	else if (status == OP_CANCELLED)
+		page_done(b, i, PC_GONE);
+	else if (status == OP_TIMEOUT && ch->now_ns >= b->deadline_ns)
+		page_done(b, i, PC_TIMEOUT);
+	else if (p->at.ref)
+		disk_refused(b, i, status == OP_MISS);
+	else if (status == OP_TIMEOUT)
+		page_done(b, i, PC_TIMEOUT);
+	else
+		page_absent(b, i);
+}
+
+/* ---- removals -------------------------------------------------------------------------------- */
+
+static void remove_step(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	uint32_t i;
+
+	while ((i = page_unqueue(b, PAGE_REMOVE)) != CLIENT_NONE) {
+		struct ctl_op op = {
+			.kind = CTL_REMOVE, .key = b->work[i].key, .deadline_ns = b->deadline_ns};
+
+		if (!ctl_ask(b, i, REQUEST_REMOVE, &op))
+			return;
+		cache_drop(ch, &op.key);
+	}
+}
+
+static void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	struct pc_channel *ch = b->channel;
+
+	cache_drop(ch, &b->work[i].key);
+	switch (status) {
+	case OP_HIT: page_done(b, i, PC_HIT); break;
+	case OP_MISS: page_done(b, i, PC_MISS); break;
+	case OP_TIMEOUT: page_done(b, i, PC_TIMEOUT); break;
+	case OP_INVALID: page_refused(b, i); break;
+	case OP_CANCELLED: page_done(b, i, PC_GONE); break;
+	default: page_done(b, i, PC_UNREACHABLE);
+	}
+}
+
+void ctl_step(struct pc_batch *b)
+{
+	if (b->kind == BATCH_REMOVE)
+		remove_step(b);
+	else if (b->kind == BATCH_CLEAR)
+		clear_step(b);
+	else if (page_waits(b, PAGE_DISK))
+		disk_step(b);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* An answer to a CTL_CREDIT. True: all slots of the request were told of. */
+static bool credit_told(
+	struct pc_channel *ch, struct client_request *r, const struct ctl_done *done)
+{
+	if (!done->count || done->count > r->left) {
+		channel_break(ch);
+		return false;
+	}
+	ch->ctl_awaited -= done->count;
+	r->left -= done->count;
+	credit_answer(ch, r, done);
+	return !r->left;
+}
+
+/* An answer to a CTL_PUBLISH. True: all pages of the request have ended. */
+static bool publish_told(struct pc_channel *ch, struct client_request *r,
+	const struct ctl_done *done, uint32_t status)
+{
+	if (!done->pages || done->pages & ~r->waiting) {
+		channel_break(ch);
+		return false;
+	}
+	ch->ctl_awaited -= (uint32_t)__builtin_popcount(done->pages);
+	r->waiting &= ~done->pages;
+	if (r->batch)
+		set_answer(ch, r, done->pages, status);
+	return !r->waiting;
+}
+
+static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
+{
+	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
+		[REQUEST_PUBLISH] = CTL_PUBLISH,
+		[REQUEST_REMOVE] = CTL_REMOVE,
+		[REQUEST_DISK] = CTL_PROMOTE,
+		[REQUEST_CLEAR] = CTL_CLEAR};
+	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_INVALID;
+	uint32_t index;
+	struct client_request *r = request_of(ch, done->cookie, &index);
+
+	if (!r || r->kind < REQUEST_CREDIT || done->kind != kind_of[r->kind])
+		return;
+	ch->moves++;
+	if (r->kind == REQUEST_CREDIT) {
+		if (!credit_told(ch, r, done))
+			return;
+	} else if (r->kind == REQUEST_PUBLISH) {
+		if (!publish_told(ch, r, done, status))
+			return;
+	} else {
+		ch->ctl_awaited--;
+		if (r->batch && r->batch->kind == BATCH_PEEK)
+			disk_told(r->batch, r->page, done, status);
+		else if (r->batch && r->kind == REQUEST_DISK)
+			disk_answer(r->batch, r->page, done, status);
+		else if (r->batch && r->kind == REQUEST_CLEAR)
+			clear_answer(r->batch, r->page, done, status);
+		else if (r->batch)
+			remove_answer(r->batch, r->page, status);
+	}
+	request_free(ch, index);
+}
+
+void reap_ctl(struct pc_channel *ch)
+{
+	int32_t n = ring_ready(&ch->ctl_done);
+
+	for (int32_t i = 0; i < n; i++) {
+		struct ctl_done done;
+
+		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
+		ctl_done(ch, &done);
+	}
+	if (n > 0)
+		ring_release(&ch->ctl_done, (uint32_t)n);
+}

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the benchmarks in Python: the options --json and --quick, the result for perf/run."""
+"""Shared by the benchmarks in Python: the options --json and --quick, the result for perf/run, and
+runs of peercache-bench."""
 
 import argparse
 import json
 import os
 import signal
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -14,6 +19,76 @@ cluster.Cluster.populated = True
 # Plots and numbers are those of peercache-bench. The folder is last: it has other modules, too.
 sys.path.append(os.path.join(ROOT, "engine", "client", "python", "peercache", "bench"))
 from plot import amount, number  # noqa: E402
+
+
+def program(name):
+    """The path of a program of the build."""
+    return cluster.find_program(cluster.default_build(), name)
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def bench_command(*words):
+    return [program("tools/peercache-bench"), *map(str, words), "--json", "-"]
+
+
+def bench_report(out, err):
+    """The report of peercache-bench, from its output."""
+    if "{" not in out:
+        raise SystemExit(f"peercache-bench wrote no report: {out}{err}")
+    return json.loads(out[out.index("{"):])
+
+
+def peercache_bench(sockets, *words):
+    """The report of a run of peercache-bench with these engines."""
+    done = subprocess.run(bench_command(*words), capture_output=True, text=True,
+                          env={**os.environ, "PEERCACHE_SOCKETS": ",".join(sockets)})
+    return bench_report(done.stdout, done.stderr)
+
+
+class Reading:
+    """A client that reads pages until end(), and notes each call: peercache-bench get --timeline.
+    """
+
+    def __init__(self, sockets, *words):
+        handle, self.timeline = tempfile.mkstemp(prefix="peercache-timeline-")
+        os.close(handle)
+        self.process = subprocess.Popen(
+            bench_command("get", "--no-baseline", "--seconds", 600, "--timeline", self.timeline,
+                          *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PEERCACHE_SOCKETS": ",".join(dict.fromkeys(sockets))})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+        os.unlink(self.timeline)
+
+    def wait(self, condition):
+        """Waits for the condition while it reads."""
+        while not condition():
+            if self.process.poll() is not None:
+                raise SystemExit(f"peercache-bench ended early: {self.process.communicate()}")
+            time.sleep(0.05)
+
+    def end(self):
+        """Ends it. Returns its report."""
+        self.process.send_signal(signal.SIGINT)
+        return bench_report(*self.process.communicate(timeout=120))
+
+    def calls(self):
+        """Yields (began, ended, hits, others) of each call; one begins when the one before ends."""
+        ended = None
+        with open(self.timeline, encoding="ascii") as file:
+            for row in file:
+                ns, hits, others = map(int, row.split())
+                if ended is not None:
+                    yield ended, ns, hits, others
+                ended = ns
 
 
 class Result:

@@ -5,10 +5,7 @@
     python3 perf/failover.py --quick --json -
 """
 
-import json
 import os
-import signal
-import subprocess
 import tempfile
 import time
 
@@ -57,56 +54,29 @@ def pages_read(engines):
     return sum(rail["counters"]["pages_read"] for rail in engines.status(0)["rails"])
 
 
-def stream(engines, faults, fault, timeline):
-    """Runs the client while rail 3 fails and recovers. Returns (time of the fault, time of its end,
-    the client's report); times in ns of the monotonic clock."""
-    program = bench.cluster.find_program(bench.cluster.default_build(), "tools/peercache-bench")
-    client = subprocess.Popen(
-        [program, "get", "--page-bytes", str(PAGE), "--batch", str(BATCH), "--working-set",
-         str(WORKING_SET), "--threads", "1", "--no-baseline", "--seconds", "60", "--timeline",
-         timeline, "--crc", "never",  # the modelled ports move no payload ("still")
-         "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
-    try:
-        before = pages_read(engines)
-        while pages_read(engines) < before + 20 * BATCH:
-            if client.poll() is not None:
-                raise SystemExit(f"peercache-bench ended early: {client.communicate()}")
-            time.sleep(0.05)
-        time.sleep(BEFORE_MS / 1000 + 0.2)
-        dead_ns = faults.set(f"3:{fault}")
-        time.sleep(DEAD_MS / 1000)
-        healed_ns = faults.set("")
-        time.sleep(AFTER_MS / 1000)
-        counters = engines.status(0)["counters"]
-        client.send_signal(signal.SIGINT)
-        out, err = client.communicate(timeout=60)
-    finally:
-        client.kill()
-    if "{" not in out:
-        raise SystemExit(f"peercache-bench wrote no report: {out}{err}")
+def stream(engines, faults, fault, reading):
+    """Rail 3 fails and recovers while the client reads. Returns (time of the fault, time of its
+    end, the client's report); times in ns of the monotonic clock."""
+    before = pages_read(engines)
+    reading.wait(lambda: pages_read(engines) >= before + 20 * BATCH)
+    time.sleep(BEFORE_MS / 1000 + 0.2)
+    dead_ns = faults.set(f"3:{fault}")
+    time.sleep(DEAD_MS / 1000)
+    healed_ns = faults.set("")
+    time.sleep(AFTER_MS / 1000)
+    counters = engines.status(0)["counters"]
+    report = reading.end()
     if counters["paths_out"] != counters["paths_back"] or not counters["paths_out"]:
         raise SystemExit(f"the engine did not take the rail out of use and back: {counters}")
-    return dead_ns, healed_ns, json.loads(out[out.index("{"):])
+    return dead_ns, healed_ns, report
 
 
-def calls(timeline):
-    """Yields (began, ended, hits, others) of each call; a call begins when the one before ends."""
-    ended = None
-    with open(timeline) as f:
-        for row in f:
-            ns, hits, others = map(int, row.split())
-            if ended is not None:
-                yield ended, ns, hits, others
-            ended = ns
-
-
-def buckets(timeline, origin_ns, from_ms, to_ms):
+def buckets(calls, origin_ns, from_ms, to_ms):
     """GB/s in each bucket of BUCKET_MS; a call's pages are spread evenly over its duration."""
     width = BUCKET_MS * 1_000_000
     count = (to_ms - from_ms) // BUCKET_MS
     got = [0.0] * count
-    for began, ended, hits, _ in calls(timeline):
+    for began, ended, hits, _ in calls:
         first = (began - origin_ns) - from_ms * 1_000_000
         last = (ended - origin_ns) - from_ms * 1_000_000
         for b in range(max(0, first // width), min(count - 1, last // width) + 1):
@@ -129,17 +99,17 @@ def measure(fault, gbps):
     engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "64MiB", settings=[
         "rail.devices=" + ",".join(["soft"] * RAILS), "rail.poll_cores=1",
         f"soft.model={gbps}G,mtu={MTU},header={HEADER},still", "test.fault_file=" + faults.path])
-    timeline = faults.path + ".timeline"
     try:
         engines.start()
-        dead_ns, healed_ns, report = stream(engines, faults, fault, timeline)
-        rates = buckets(timeline, dead_ns, -BEFORE_MS, DEAD_MS + AFTER_MS)
-        lost = sum(others for *_, others in calls(timeline))
+        with bench.Reading(engines.sockets, "--page-bytes", PAGE, "--batch", BATCH,
+                           "--working-set", WORKING_SET, "--crc", "never") as reading:
+            # the modelled ports move no payload ("still"), which no CRC32C matches
+            dead_ns, healed_ns, report = stream(engines, faults, fault, reading)
+            rates = buckets(reading.calls(), dead_ns, -BEFORE_MS, DEAD_MS + AFTER_MS)
+            lost = sum(others for *_, others in reading.calls())
     finally:
         engines.stop()
         faults.close()
-        if os.path.exists(timeline):
-            os.unlink(timeline)
     at, healed = BEFORE_MS // BUCKET_MS, (healed_ns - dead_ns) // 1_000_000
     return {"rates": rates, "gbps": gbps, "lost": lost + report["misses"],
             "before": sum(rates[:at]) / at / ceiling(RAILS, gbps),

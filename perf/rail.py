@@ -10,13 +10,13 @@ by dv/hot.h alone, recorded and posted again after each run: the ratio is that o
 And, if valgrind is installed, the instructions per page.
 """
 
-import argparse
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
+
+import bench
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "verbs"))
 import test_instructions  # noqa: E402
@@ -64,48 +64,34 @@ def run(program, arguments, runs, pages):
 
 def measure(program, quick):
     runs, pages = (5, 96000) if quick else (9, 384000)
-    figures = []
+    result = bench.Result("rail")
     for name, arguments in CASES:
         columns, ratio = run(program, arguments, runs, pages)
         rail, device, client, bare, wqes, cqes, bells = columns
-        figure = {"name": name, "value": round(rail, 1), "unit": "ns",
-                  "text": f"median of {runs}, {pages} pages each; {ratio:.1f} x dv/hot.h alone, "
-                          f"{bare:.1f} ns; the device took {device:.0f} ns and the client "
-                          f"{client:.0f}; {wqes:.2f} WQEs, {cqes:.2f} CQEs and {bells:.2f} "
-                          f"doorbells per page"}
         if name == CASES[0][0]:
-            figure.update(goal=f"<= {GOAL_NS}", met=rail <= GOAL_NS)
-            figures.append({"name": "4 KiB pages that one poll core could read",
-                            "value": round(1000 / rail, 2), "unit": "M pages/s",
-                            "text": "the reciprocal of the cost"})
-        figures.append(figure)
+            result.figure("4 KiB pages that one poll core could read", round(1000 / rail, 2),
+                          "M pages/s", "the reciprocal of the cost")
+        result.figure(name, round(rail, 1), "ns",
+                      f"median of {runs}, {pages} pages each; {ratio:.1f} x dv/hot.h alone, "
+                      f"{bare:.1f} ns; the device took {device:.0f} ns and the client "
+                      f"{client:.0f}; {wqes:.2f} WQEs, {cqes:.2f} CQEs and {bells:.2f} "
+                      f"doorbells per page", ("<=", GOAL_NS) if name == CASES[0][0] else None)
     for name, arguments in CASES if shutil.which("valgrind") else []:
         if "--other-core" in arguments:
             continue
         collected, _ = test_instructions.instructions(
             ["measured_step"], [program, "--runs", "1", "--pages", str(COUNTED_PAGES), *arguments])
-        figure = {"name": f"{name}, instructions", "value": round(collected / COUNTED_PAGES),
-                  "unit": "instructions", "text": "callgrind, in rail_step() alone"}
-        if name in GOALS:
-            figure.update(goal=f"<= {GOALS[name]}", met=figure["value"] <= GOALS[name])
-        figures.append(figure)
-    return figures
+        result.figure(f"{name}, instructions", round(collected / COUNTED_PAGES), "instructions",
+                      "callgrind, in rail_step() alone",
+                      ("<=", GOALS[name]) if name in GOALS else None)
+    result.note("not included: the link, the client's own time, wake-ups")
+    return result
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True)
-    parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
-    build = os.environ.get("PEERCACHE_BUILD", "build")
-    figures = measure(os.path.join(build, "perf", "rail_cost"), args.quick)
-    with open(args.json, "w", encoding="utf-8") as file:
-        json.dump({"name": "rail", "modelled": False, "figures": figures, "series": [],
-                   "notes": ["not included: the link, the client's own time, wake-ups"]},
-                  file, indent=1)
-    return 0
+    options = bench.parse(__doc__)
+    measure(bench.program("perf/rail_cost"), options.quick).write(options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,15 +5,10 @@
     python3 perf/restart.py --quick --json -
 """
 
-import json
-import os
 import signal
-import subprocess
-import tempfile
 import time
 
 import bench
-import failover
 
 POOL, QUICK_POOL = 4 << 30, 1 << 30
 SHARE = 0.9  # of the pool that the pages fill; the rest are slots for credits and limbo
@@ -25,51 +20,32 @@ ENDS = {"SIGKILL": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV}
 READERS = {"a local client": (0, 0), "a client of another host": (1, 0)}
 
 
-def stream(engines, reader, sockets, size, pages, how, timeline):
+def stream(engines, reader, how, reading):
     """Returns the time of the kill in ns of the monotonic clock, ms until the next engine serves,
     pages adopted, and the client's report."""
-    program = bench.cluster.find_program(bench.cluster.default_build(), "tools/peercache-bench")
-    client = subprocess.Popen(
-        [program, "get", "--page-bytes", str(size), "--batch", str(BATCH), "--working-set",
-         str(pages * size), "--no-baseline", "--verify", "--seconds", "600", "--timeline",
-         timeline, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PEERCACHE_SOCKETS": ",".join(dict.fromkeys(sockets))})
-    try:
-        while engines.status(reader)["calls"]["get"]["batches"] < 20:
-            if client.poll() is not None:
-                raise SystemExit(f"peercache-bench ended early: {client.communicate()}")
-            time.sleep(0.05)
-        time.sleep(BEFORE_S)
-        killed_ns = time.monotonic_ns()
-        engines.crash(0, how)
-        served_ms = (time.monotonic_ns() - killed_ns) / 1e6
-        time.sleep(AFTER_S)
-        adopted = engines.status(0)["counters"]["pages_adopted"]
-        client.send_signal(signal.SIGINT)
-        out, err = client.communicate(timeout=120)
-    finally:
-        client.kill()
-    if "{" not in out:
-        raise SystemExit(f"peercache-bench wrote no report: {out}{err}")
-    report = json.loads(out[out.index("{"):])
-    return killed_ns, served_ms, adopted, report
+    reading.wait(lambda: engines.status(reader)["calls"]["get"]["batches"] >= 20)
+    time.sleep(BEFORE_S)
+    killed_ns = time.monotonic_ns()
+    engines.crash(0, how)
+    served_ms = (time.monotonic_ns() - killed_ns) / 1e6
+    time.sleep(AFTER_S)
+    return killed_ns, served_ms, engines.status(0)["counters"]["pages_adopted"], reading.end()
 
 
 def measure(reader, size, pool, how):
     pages = int(pool * SHARE) // size
     engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, pool, settings=[
         "engine.huge_pages=no"], keeper=True)
-    handle, timeline = tempfile.mkstemp(prefix="peercache-timeline-")
-    os.close(handle)
     try:
         engines.start()
         sockets = [engines.sockets[i] for i in READERS[reader]]
-        killed_ns, served_ms, adopted, report = stream(
-            engines, READERS[reader][0], sockets, size, pages, how, timeline)
-        after = [call for call in failover.calls(timeline) if call[1] > killed_ns]
+        with bench.Reading(sockets, "--page-bytes", size, "--batch", BATCH, "--working-set",
+                           pages * size, "--verify") as reading:
+            killed_ns, served_ms, adopted, report = stream(
+                engines, READERS[reader][0], how, reading)
+            after = [call for call in reading.calls() if call[1] > killed_ns]
     finally:
         engines.stop()
-        os.unlink(timeline)
     hits = [ended for _, ended, hit, _ in after if hit]
     # the call in which the kill fell may have ended with hits
     missed = [ended for _, ended, _, other in after if other]

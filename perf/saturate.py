@@ -16,6 +16,7 @@ import statistics
 import subprocess
 
 import bench
+from bench import median, program
 
 GBPS, RTT_NS, MTU, HEADER = 400, 5000, 4096, 82  # RoCE v2 over IPv4
 CEILING = GBPS / 8 * MTU / (MTU + HEADER)        # GB/s of payload, one rail
@@ -37,10 +38,6 @@ CHARGES = f",doorbell={DOORBELL_NS}ns,line={LINE_NS}ns"
 
 def size(value):
     return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
-
-
-def program(name):
-    return bench.cluster.find_program(bench.cluster.default_build(), name)
 
 
 def run_json(what, command, **more):
@@ -159,10 +156,6 @@ def bare_modelled(page, seconds, rails=1, charged=True):
 def bare(page, seconds, *more):
     return run_json("bare", [program("perf/bare"), "--bytes", str(min(page, SLICE)),
                              "--seconds", str(seconds), *more])
-
-
-def median(rows, key):
-    return statistics.median(row[key] for row in rows)
 
 
 def wall(rows, key):

@@ -9,14 +9,14 @@ program is that of tests/verbs/test_instructions.py. Measures nanoseconds and, i
 installed, instructions. The work of the software NIC on another thread is not included.
 """
 
-import argparse
-import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
+
+import bench
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "verbs"))
 import test_instructions  # noqa: E402
@@ -38,7 +38,7 @@ def nanoseconds(program, way, runs, rounds):
 
 def measure(program, quick):
     runs, rounds = (3, 1000) if quick else (9, 4000)
-    figures = []
+    result = bench.Result("wqe")
     for unit in ["ns"] + (["instructions"] if shutil.which("valgrind") else []):
         both = {}
         for way, calls in WAYS:
@@ -47,27 +47,17 @@ def measure(program, quick):
             both[way] = sum(values)
             text = f"median of {runs}, {32 * rounds} READs each" if unit == "ns" else "callgrind"
             for part, value in zip(PARTS, values):
-                figures.append({"name": f"{part}: {calls}", "value": round(value, 1), "unit": unit,
-                                "text": text})
-        figures.append({"name": f"dv/hot.h / libibverbs, post and poll, {unit}",
-                        "value": round(both["hot"] / both["verbs"], 3), "unit": "ratio",
-                        "text": ""})
-    return figures
+                result.figure(f"{part}: {calls}", round(value, 1), unit, text)
+        result.figure(f"dv/hot.h / libibverbs, post and poll, {unit}",
+                      round(both["hot"] / both["verbs"], 3), "ratio")
+    result.note("one doorbell for 32 READs; every READ is signalled")
+    return result
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True)
-    parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
-    build = os.environ.get("PEERCACHE_BUILD", "build")
-    figures = measure(os.path.join(build, "tests", "verbs", "count_reads"), args.quick)
-    with open(args.json, "w", encoding="utf-8") as file:
-        json.dump({"name": "wqe", "modelled": False, "figures": figures, "series": [],
-                   "notes": ["one doorbell for 32 READs; every READ is signalled"]}, file, indent=1)
-    return 0
+    options = bench.parse(__doc__)
+    measure(bench.program("tests/verbs/count_reads"), options.quick).write(options.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-bench get, set, exists: measures how fast one client process gets, sets or looks up
- * pages. `policy` is in bench_policy.c. The other commands are those of the Python package:
- * bench_python(). Each thread
- * has its own channel to the first engine. Pages to read are stored through the last engine before
- * the measurement starts, so with two sockets the gets are remote and with one socket local.
+ * peercache-bench: measures how fast one client process calls the library. `policy` is in
+ * bench_policy.c; `served` and --api python are those of the Python package: bench_python(). Each
+ * thread has its own channel to the first engine. Pages to read are stored through the last engine
+ * before the measurement starts, so with two sockets the gets are remote and with one socket local.
  *
  * Between its batches every thread copies the same amount of pages with memcpy from private memory,
  * as a baseline of the machine's speed in the same run. Both rates are reported.
@@ -27,8 +26,9 @@
 #define THREADS_MAX SESSION_ALONE(CHANNELS_MAX, CHANNELS_SESSION_SURE)
 
 /* in the order of calls[] and mode_names[] */
-enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
-static const char *const mode_names[] = {"get", "set", "exists"};
+enum mode { MODE_GET, MODE_SET, MODE_EXISTS, MODE_EXISTS_GET, MODE_REMOVE, MODE_SERVE };
+static const char *const mode_names[] = {"get", "set", "exists", "exists-get", "remove", "serve"};
+static const page_call calls[] = {pc_get, pc_set, pc_exists, pc_get, pc_remove};
 
 struct bench {
 	enum mode mode;
@@ -37,7 +37,10 @@ struct bench {
 	unsigned batch, threads, timeout_ms;
 	double seconds;
 	bool private_memory, baseline, verify, keep_pages;
-	char name_space[48];   /* of this run alone */
+	bool present;          /* set: the pages are stored already */
+	bool absent;           /* get, exists: the pages are not stored */
+	bool stored;           /* `serve` on another host has stored the pages */
+	char name_space[48];   /* of this run alone, or of `serve` and its readers */
 	uint64_t pages;        /* number of pages in the working set */
 	struct pc *near, *far; /* sessions with the first and with the last engine of --sockets */
 };
@@ -52,11 +55,11 @@ struct moment {
 struct worker {
 	struct bench *bench;
 	unsigned index;
-	struct pc_channel *channel;
-	struct batch batch; /* destination of get, source of set */
+	struct pc_channel *channel, *far; /* far: to the last engine, in mode remove */
+	struct batch batch;               /* destination of get, source of set */
 	/* source of the baseline's memcpy: a working set of the thread's own */
 	unsigned char *source;
-	/* state of the random generator; in mode set also the number of the next page to store */
+	/* state of the random generator; the number of the next new page */
 	uint64_t random, next;
 	/* results of the thread's measurement */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
@@ -69,25 +72,21 @@ struct worker {
 
 static const char help[] =
 	"Usage: peercache-bench COMMAND [OPTION]...\n"
-	"Measures PeerCache: as SGLang calls it, or one client process of the library.\n\n"
-	"As SGLang calls it, in Python, with a report of JSON, CSV and plots. It starts its own\n"
-	"engines if --sockets names none. Each has a --help:\n"
-	"  latency           one page a call\n"
-	"  throughput        one operation by a number of threads\n"
-	"  saturation        more and more threads, until throughput stops growing\n"
-	"  suite             latency, and sweeps of all operations\n"
-	"  serve, drive      over two hosts: serve stores pages, drive reads them\n"
+	"Measures one client process of running engines.\n\n"
+	"Commands that print pages/s, GB/s and the latency of a call:\n"
+	"  get               reads pages; beside it, memcpy of the same pages\n"
+	"  set               stores new pages; beside it, memcpy of the same pages\n"
+	"  exists            looks keys up\n"
+	"  exists-get        looks keys up and reads their pages, as SGLang does\n"
+	"  remove            removes pages that were stored through the last engine\n"
+	"Commands with a --help of their own:\n"
 	"  served            what running servers of SGLang gain: dialogues, sent to each --url\n"
-	"  micro             the client library beside the store\n"
-	"  compare           two runs by their --tag; or a sweep of page sizes\n"
-	"  mooncake          says what measures Mooncake\n\n"
-	"The client library, in C, against running engines of this host, with the options below:\n"
-	"  get, set, exists  prints pages/s, GB/s, latency of a call, and the ratio to memcpy of\n"
-	"                    the same pages\n\n"
-	"Without engines:\n"
-	"  policy            how many hits pools of given sizes have on a trace of requests, and\n"
-	"                    beside the engine's eviction other policies and the optimum; it has\n"
-	"                    its own --help\n\n"
+	"  policy            without engines: how many hits pools of given sizes have on a trace\n"
+	"                    of requests, and beside the engine's eviction other policies and\n"
+	"                    the optimum\n"
+	"Over two hosts:\n"
+	"  serve             stores the working set until Ctrl-C; on other hosts, get, exists\n"
+	"                    and exists-get with --stored read it\n\n"
 	"Options:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
@@ -96,6 +95,10 @@ static const char help[] =
 	"  --threads N       client threads, each with its own channel (default 1)\n"
 	"  --seconds S       duration of the measurement (default 3)\n"
 	"  --working-set B   bytes of all different pages together (default 256MiB)\n"
+	"  --present         set: pages that the last engine has already\n"
+	"  --absent          get, exists: pages that no engine has; the rate is that of misses\n"
+	"  --stored          pages that `serve` stores on another host, with the same\n"
+	"                    --page-bytes, --working-set and --seed\n"
 	"  --private-memory  read into memory that the engine cannot map, through staging\n"
 	"  --no-baseline     do not measure memcpy\n"
 	"  --verify          verify every page that was read, not only one page of each call\n"
@@ -104,11 +107,12 @@ static const char help[] =
 	"  --timeline FILE   write for each call when it ended (ns, monotonic clock), its number\n"
 	"                    of hits and its number of other results\n"
 	"  --seed S          seed of keys and access order (default: the time, so that no run\n"
-	"                    finds pages of an earlier one)\n"
+	"                    finds pages of an earlier one; of serve and --stored: 0)\n"
 	"  --keep-pages      leave the pages of this run; otherwise they are removed at its end\n"
 	"  --json FILE       also write the results as JSON (\"-\": standard output)\n"
-	"  --api c|python    python: make the same calls through PeerCacheStore; it has --shape\n"
-	"                    mla|mha and --help, but no baseline (default c)\n"
+	"  --api c|python    python: make the calls of get, set, exists and exists-get through\n"
+	"                    PeerCacheStore, the class that SGLang calls; it has --shape mla|mha\n"
+	"                    and --help, but no baseline (default c)\n"
 	"  --help            print this text\n"
 	"  --version         print the version\n\n"
 	"Exit status:\n"
@@ -117,26 +121,16 @@ static const char help[] =
 	"  2  wrong usage, no engine, no server, all requests of a turn failed, or the output\n"
 	"     could not be written\n\n"
 	"Examples:\n"
-	"  $ peercache-bench suite --device-name mlx5_0 --concurrencies 1,2,4,8 --tag rdma\n"
-	"  $ peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000\n"
 	"  $ peercache-bench get --sockets /tmp/a.sock,/tmp/b.sock --page-bytes 4KiB --batch 128\n"
-	"  $ peercache-bench exists --batch 128 --threads 2\n"
+	"  $ peercache-bench exists-get --api python\n"
+	"  $ for n in 1 2 4 8; do peercache-bench get --threads $n; done\n"
+	"  $ peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000\n"
 	"  $ peercache-bench policy conversation_trace.jsonl --pool 10% --l2 2%\n";
 
 /* ---- the program in Python ------------------------------------------------------------------- */
 
-/* Sets the variable to `folder`/../`path` if that exists, and it is not set yet. */
-static void set_path(const char *variable, const char *folder, const char *path)
-{
-	char found[4352];
-
-	snprintf(found, sizeof(found), "%s/../%s", folder, path);
-	if (!access(found, F_OK))
-		setenv(variable, found, 0);
-}
-
-/* Tells Python where the programs are and, in a build tree, where the package is. */
-static void set_paths(void)
+/* Tells Python where the package of a build tree is. */
+static void set_path(void)
 {
 	const char *before = getenv("PYTHONPATH");
 	char path[4096], package[4352], *slash;
@@ -146,9 +140,7 @@ static void set_paths(void)
 	slash = strrchr(path, '/');
 	if (!slash)
 		return;
-	setenv("PEERCACHE_BENCH", path, 0);
 	*slash = '\0';
-	set_path("PEERCACHE_ENGINE", path, "engine/peercache-engine");
 	snprintf(package, sizeof(package), "%s/../engine/client/python", path);
 	if (access(package, F_OK))
 		return; /* an installed program: Python finds an installed package */
@@ -169,7 +161,7 @@ static void run_python(int argc, char **argv)
 
 	if (!args)
 		die("out of memory");
-	set_paths();
+	set_path();
 	args[n++] = python ? (char *)(uintptr_t)python : "python3";
 	args[n++] = "-m";
 	args[n++] = "peercache.bench";
@@ -183,29 +175,14 @@ static void run_python(int argc, char **argv)
 	die("cannot run %s, which measures as SGLang calls: %s", args[0], strerror(errno));
 }
 
-/* Is the command one of the Python program? `--log-level` and `--log-file` may come before it. */
-static bool is_command(int argc, char **argv)
-{
-	static const char *const commands[] = {"latency", "throughput", "saturation", "suite",
-		"micro", "compare", "mooncake", "serve", "drive", "served"};
-	int at = 1;
-
-	while (at < argc && !strncmp(argv[at], "--log-", 6))
-		at += strchr(argv[at], '=') ? 1 : 2;
-	for (size_t i = 0; at < argc && i < sizeof(commands) / sizeof(commands[0]); i++)
-		if (!strcmp(argv[at], commands[i]))
-			return true;
-	return false;
-}
-
 /*
- * Returns if the C program measures what the options say: get, set or exists without `--api
- * python`. Otherwise replaces the process by the Python program, or calls die() with the reason. It
- * finds the package and the engine of the build tree by their paths relative to this program.
+ * Returns if the C program measures what the options say. Otherwise, for `served` and `--api
+ * python`, replaces the process by the Python program, or calls die() with the reason. It finds the
+ * package of the build tree by its path relative to this program.
  */
 static void bench_python(int argc, char **argv)
 {
-	if (is_command(argc, argv))
+	if (argc > 1 && !strcmp(argv[1], "served"))
 		run_python(argc, argv);
 	for (int i = 1; i + 1 < argc; i++) {
 		if (strcmp(argv[i], "--api"))
@@ -327,17 +304,22 @@ static void preload(struct bench *b)
 	batch_close(&batch);
 }
 
+/* Has each call new pages, or those of the working set? */
+static bool has_new_pages(const struct bench *b)
+{
+	return (b->mode == MODE_SET && !b->present) || b->mode == MODE_REMOVE || b->absent;
+}
+
 /*
- * Chooses the pages of the next batch and returns the index of the first one. Pages to read are a
- * run of consecutive indices at a random place, like the blocks of a prefix; pages to store are
- * new.
+ * Chooses the pages of the next batch and returns the index of the first one. Those of the working
+ * set are a run of consecutive indices at a random place, like the blocks of a prefix.
  */
 static uint64_t choose(struct worker *w)
 {
 	struct bench *b = w->bench;
 	uint64_t first;
 
-	if (b->mode == MODE_SET) {
+	if (has_new_pages(b)) {
 		first = b->pages + ((uint64_t)w->index << 40) + w->next;
 		w->next += b->batch;
 	} else {
@@ -374,33 +356,54 @@ static void write_timeline(const struct bench *b, const struct worker *workers)
 		die("%s: %s", b->timeline_path, strerror(errno));
 }
 
+static void call_one(
+	struct worker *w, page_call function, struct pc_channel *channel, unsigned count)
+{
+	if (function(channel, w->batch.page, count, w->bench->timeout_ms, w->batch.result))
+		die("%s", pc_error());
+}
+
+/* Makes the call of the mode. exists-get reads the leading pages that exist. */
+static void call_mode(struct worker *w)
+{
+	unsigned count = w->bench->batch;
+
+	if (w->bench->mode == MODE_EXISTS_GET) {
+		call_one(w, pc_exists, w->channel, count);
+		for (count = 0; count < w->bench->batch && w->batch.result[count] == PC_HIT;)
+			count++;
+	}
+	if (count)
+		call_one(w, calls[w->bench->mode], w->channel, count);
+}
+
 /* Makes one call, measures its latency and verifies its pages. */
 static void measure_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
-	static const page_call calls[] = {pc_get, pc_set, pc_exists};
+	enum pc_result expected = b->absent ? PC_MISS : PC_HIT;
+	bool reads = b->mode == MODE_GET || b->mode == MODE_EXISTS_GET;
 	uint64_t first = choose(w), from, took, done = w->done;
-	int error;
 
 	if (b->mode == MODE_SET)
 		for (unsigned i = 0; i < b->batch; i++)
 			memcpy(w->batch.segment[i].base, &first,
 				sizeof(first) < b->page_bytes ? sizeof(first) : b->page_bytes);
+	if (b->mode == MODE_REMOVE)
+		call_one(w, pc_set, w->far, b->batch);
 	from = now_ns();
-	error = calls[b->mode](w->channel, w->batch.page, b->batch, b->timeout_ms, w->batch.result);
+	call_mode(w);
 	took = now_ns() - from;
-	if (error)
-		die("%s", pc_error());
 	w->call_ns += took;
 	for (unsigned i = 0; i < b->batch; i++) {
-		bool hit = w->batch.result[i] == PC_HIT;
+		bool hit = w->batch.result[i] == expected;
 
 		w->done += hit;
 		w->misses += !hit;
 		/*
 		 * Verifies one page of the batch, or all with --verify; this time is not measured.
 		 */
-		if (hit && b->mode == MODE_GET && (b->verify || i == w->random % b->batch))
+		if (hit && reads && !b->absent && (b->verify || i == w->random % b->batch))
 			w->wrong += !content_is(
 				w->batch.segment[i].base, b->page_bytes, page_id(b, first + i));
 	}
@@ -444,25 +447,32 @@ static void *work(void *argument)
 	return NULL;
 }
 
+static bool moves_pages(const struct bench *b)
+{
+	return b->mode != MODE_EXISTS && b->mode != MODE_REMOVE && !b->absent;
+}
+
 static void worker_open(struct bench *b, struct worker *w)
 {
 	w->bench = b;
 	w->random = b->seed + w->index;
 	batch_open(&w->batch, b->private_memory ? NULL : b->near, b->page_bytes, b->batch);
 	memset(w->batch.memory, 0, b->page_bytes * b->batch);
-	if (b->baseline && b->mode != MODE_EXISTS) {
+	if (b->baseline && moves_pages(b)) {
 		w->source = malloc(b->pages * b->page_bytes);
 		if (!w->source)
 			die("out of memory for the baseline; try --no-baseline");
 		memset(w->source, 1, b->pages * b->page_bytes);
 	}
-	if (pc_channel_open(b->near, &w->channel))
+	if (pc_channel_open(b->near, &w->channel) ||
+		(b->mode == MODE_REMOVE && pc_channel_open(b->far, &w->far)))
 		die("%s", pc_error());
 }
 
 static void worker_close(struct worker *w)
 {
 	pc_channel_close(w->channel);
+	pc_channel_close(w->far);
 	batch_close(&w->batch);
 	free(w->source);
 	free(w->moment);
@@ -490,7 +500,7 @@ static int report(const struct bench *b, struct worker *workers)
 		local += c.hits_local;
 		remote += c.hits_remote;
 	}
-	gbps = b->mode == MODE_EXISTS ? 0 : rate * (double)b->page_bytes / 1e9;
+	gbps = moves_pages(b) ? rate * (double)b->page_bytes / 1e9 : 0;
 	copy_gbps = copy_rate * (double)b->page_bytes / 1e9;
 	printf("%s: %lu-byte pages, batch %u, %u thread%s: %.0f %s/s", mode_names[b->mode],
 		b->page_bytes, b->batch, b->threads, b->threads == 1 ? "" : "s", rate,
@@ -533,7 +543,35 @@ static int report(const struct bench *b, struct worker *workers)
 	if (b->json_path)
 		write_json(o, b->json_path);
 	json_object_put(o);
+	if (b->stored && rate <= 0)
+		fprintf(stderr,
+			"peercache-bench: no page of serve was found: does it run, with the same --page-bytes, --working-set and --seed, and do the engines see each other (peercachectl members)?\n");
 	return wrong || rate <= 0 ? 1 : 0;
+}
+
+/* Keeps the pages until a signal comes. */
+static void serve(const struct bench *b)
+{
+	printf("serving; on another host: peercache-bench get --stored --page-bytes %lu --working-set %lu --seed %lu\nCtrl-C ends it\n",
+		b->page_bytes, b->working_set, b->seed);
+	fflush(stdout);
+	while (!bench_stopped)
+		usleep(50000);
+}
+
+static void parse_mode(struct bench *b, const char *command)
+{
+	for (b->mode = MODE_GET; strcmp(command, mode_names[b->mode]) != 0; b->mode++)
+		if (b->mode == MODE_SERVE)
+			die("\"%s\" is not a command: give get, set, exists or another of --help",
+				command);
+	if (b->present && b->mode != MODE_SET)
+		die("--present is an option of set");
+	if (b->absent && b->mode != MODE_GET && b->mode != MODE_EXISTS)
+		die("--absent is an option of get and exists");
+	if (b->stored && (b->absent || (b->mode != MODE_GET && b->mode != MODE_EXISTS &&
+					       b->mode != MODE_EXISTS_GET)))
+		die("--stored is an option of get, exists and exists-get, without --absent");
 }
 
 static void parse(struct bench *b, int argc, char **argv, const char **sockets)
@@ -542,7 +580,8 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
 		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
-		{"keep-pages", 0, NULL, 'k'}, {"verify", 0, NULL, 'v'}, {"crc", 1, NULL, 'c'},
+		{"keep-pages", 0, NULL, 'k'}, {"present", 0, NULL, 'P'}, {"absent", 0, NULL, 'A'},
+		{"stored", 0, NULL, 'S'}, {"verify", 0, NULL, 'v'}, {"crc", 1, NULL, 'c'},
 		{"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'},
 		{"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
 		{NULL, 0, NULL, 0}};
@@ -563,6 +602,9 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'p': b->private_memory = true; break;
 		case 'x': b->baseline = false; break;
 		case 'k': b->keep_pages = true; break;
+		case 'P': b->present = true; break;
+		case 'A': b->absent = true; break;
+		case 'S': b->stored = b->keep_pages = true; break;
 		case 'v': b->verify = true; break;
 		case 'c': parse_crc(optarg); break;
 		case 'l': b->timeline_path = optarg; break;
@@ -575,11 +617,53 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		}
 	}
 	if (optind + 1 != argc)
-		die("name one command, such as suite or get; see --help");
-	for (b->mode = MODE_GET; strcmp(argv[optind], mode_names[b->mode]) != 0; b->mode++)
-		if (b->mode == MODE_EXISTS)
-			die("\"%s\" is not a command: give get, set, exists, suite or another of --help",
-				argv[optind]);
+		die("name one command, such as get; see --help");
+	parse_mode(b, argv[optind]);
+}
+
+static void open_sessions(struct bench *b, const char *list)
+{
+	const char *socket[SOCKETS_MAX];
+	unsigned sockets = parse_sockets(list, socket);
+
+	if (b->stored || b->mode == MODE_SERVE) {
+		snprintf(b->name_space, sizeof(b->name_space), "bench-served-%lu", b->seed);
+	} else {
+		b->seed = b->seed ? b->seed : now_ns();
+		snprintf(b->name_space, sizeof(b->name_space), "bench-%d-%lx", (int)getpid(),
+			now_ns());
+	}
+	b->near = open_session(socket[0], b->name_space);
+	b->far = sockets > 1 ? open_session(socket[sockets - 1], b->name_space) : b->near;
+	wait_populated(b->near);
+	if (b->far != b->near)
+		wait_populated(b->far);
+}
+
+/* Runs all threads. Returns the exit status. */
+static int measure(struct bench *b)
+{
+	struct worker *workers = calloc(b->threads, sizeof(*workers));
+	int status;
+
+	if (!workers)
+		die("out of memory");
+	for (unsigned i = 0; i < b->threads; i++) {
+		workers[i].index = i;
+		worker_open(b, &workers[i]);
+	}
+	for (unsigned i = 0; i < b->threads; i++)
+		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
+			die("cannot start thread %u of %u", i + 1, b->threads);
+	for (unsigned i = 0; i < b->threads; i++)
+		pthread_join(workers[i].thread, NULL);
+	status = report(b, workers);
+	if (b->timeline_path)
+		write_timeline(b, workers);
+	for (unsigned i = 0; i < b->threads; i++)
+		worker_close(&workers[i]);
+	free(workers);
+	return status;
 }
 
 int main(int argc, char **argv)
@@ -590,12 +674,9 @@ int main(int argc, char **argv)
 		.seconds = 3,
 		.working_set = 256ull << 20,
 		.timeout_ms = 5000,
-		.baseline = true,
-		.seed = now_ns()};
-	const char *list = NULL, *socket[SOCKETS_MAX];
-	struct worker *workers;
-	unsigned sockets;
-	int status;
+		.baseline = true};
+	const char *list = NULL;
+	int status = 0;
 
 	tool_begin();
 	bench_stop_default();
@@ -606,40 +687,20 @@ int main(int argc, char **argv)
 	b.pages = b.working_set / b.page_bytes;
 	if (b.pages < b.batch)
 		b.pages = b.batch;
-	sockets = parse_sockets(list, socket);
-	snprintf(b.name_space, sizeof(b.name_space), "bench-%d-%lx", (int)getpid(), now_ns());
-	b.near = open_session(socket[0], b.name_space);
-	b.far = sockets > 1 ? open_session(socket[sockets - 1], b.name_space) : b.near;
-	wait_populated(b.near);
-	if (b.far != b.near)
-		wait_populated(b.far);
+	open_sessions(&b, list);
 	bench_stores = &b;
 	atexit(bench_clean);
 	bench_stop_catch();
-	workers = calloc(b.threads, sizeof(*workers));
-	if (!workers)
-		die("out of memory");
-	if (b.mode != MODE_SET)
+	if (!has_new_pages(&b) && !b.stored)
 		preload(&b);
 	if (bench_stopped) {
 		bench_clean();
 		raise(bench_stopped);
 	}
-	for (unsigned i = 0; i < b.threads; i++) {
-		workers[i].index = i;
-		worker_open(&b, &workers[i]);
-	}
-	for (unsigned i = 0; i < b.threads; i++)
-		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
-			die("cannot start thread %u of %u", i + 1, b.threads);
-	for (unsigned i = 0; i < b.threads; i++)
-		pthread_join(workers[i].thread, NULL);
-	status = report(&b, workers);
-	if (b.timeline_path)
-		write_timeline(&b, workers);
-	for (unsigned i = 0; i < b.threads; i++)
-		worker_close(&workers[i]);
-	free(workers);
+	if (b.mode == MODE_SERVE)
+		serve(&b);
+	else
+		status = measure(&b);
 	bench_clean();
 	if (b.far != b.near)
 		pc_close(b.far);

@@ -332,18 +332,54 @@ class Bench(harness.ClusterTest):
         ctl(engines.sockets[1], "put", "a", "--string", "x")
 
         def run(*words, status=0):
-            done = harness.tool("tools/peercache-bench", "--page-bytes", "4KiB", *words,
-                                "--no-baseline", "--seconds", 1, sockets=engines.sockets)
-            self.assertEqual(harness.finish(done)[0], status)
+            got_status, out, err = harness.finish(harness.tool(
+                "tools/peercache-bench", "--page-bytes", "4KiB", *words, "--no-baseline",
+                "--seconds", 1, "--json", "-", sockets=engines.sockets))
+            self.assertEqual(got_status, status, out + err)
+            if not status:
+                got = json.loads(out[out.index("{"):])
+                self.assertEqual((got["misses"], got["wrong"]), (0, 0), words)
             return [engines.figure(i, "pages") for i in range(2)]
-        for words in (("get", "--working-set", "1MiB"), ("set", "--working-set", "1MiB"),
-                      ("exists", "--working-set", "1MiB", "--threads", 2)):
-            self.assertEqual(run(*words), [0, 2], words)
+        for words in (("get",), ("set",), ("exists", "--threads", 2), ("exists-get", "--verify"),
+                      ("exists", "--absent"), ("get", "--absent"), ("set", "--present"),
+                      ("remove",)):
+            self.assertEqual(run(*words, "--working-set", "1MiB"), [0, 2], words)
         # the pool is too small: it ends with an error
         self.assertEqual(run("get", "--working-set", "64MiB", "--page-bytes", "16MiB", "--batch", 1,
                              status=2), [0, 2])
         self.assertEqual(run("get", "--working-set", "1MiB", "--keep-pages"), [0, 258])
         self.assertEqual(ctl(engines.sockets[1], "get", "a").stdout, "x")
+        self.stop_cleanly(engines)
+
+    def test_pages_that_another_host_serves_are_read_and_go_with_it(self):
+        engines = self.start(2, pool_bytes="16MiB")
+        pages = ["--page-bytes", "4KiB", "--working-set", "1MiB"]
+
+        def one(socket, *words):
+            process = harness.tool("tools/peercache-bench", *words, *pages, sockets=[socket])
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+            return process
+
+        def read(seed):
+            process = one(engines.sockets[0], "exists-get", "--stored", "--seconds", 1,
+                          "--no-baseline", "--seed", seed, "--json", "/dev/stdout")
+            return harness.finish(process)
+
+        serving = one(engines.sockets[1], "serve", "--seed", 7)
+        self.assertIn("peercache-bench get --stored --page-bytes 4096 --working-set 1048576 "
+                      "--seed 7\n", serving.stdout.readline())
+        status, out, err = read(7)
+        got = json.loads(out[out.index("{"):])
+        self.assertEqual((status, got["misses"], got["wrong"]), (0, 0, 0), err)
+        self.assertGreater(got["hits_remote"], 0)
+        status, out, err = read(8)
+        self.assertEqual(status, 1, out)
+        self.assertIn("no page of serve was found", err)
+        self.assertEqual(engines.figure(1, "pages"), 256)
+        serving.send_signal(signal.SIGINT)
+        self.assertEqual(harness.finish(serving)[0], 0)
+        self.assertEqual(engines.figure(1, "pages"), 0)
         self.stop_cleanly(engines)
 
     def test_the_latency_of_misses_is_apart(self):

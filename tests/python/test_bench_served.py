@@ -3,7 +3,6 @@
 
 import argparse
 import contextlib
-import csv
 import glob
 import http.server
 import io
@@ -121,7 +120,7 @@ class Run(unittest.TestCase):
 
     def report(self):
         """The JSON of the only report."""
-        paths = glob.glob(os.path.join(self.folder, "hicache-served-sglang-*.json"))
+        paths = glob.glob(os.path.join(self.folder, "served-*.json"))
         self.assertEqual(len(paths), 1, paths)
         with open(paths[0], encoding="utf-8") as file:
             return json.load(file)
@@ -195,22 +194,20 @@ class Served(Run):
 
     def test_caches_that_had_the_prompts_are_named(self):
         a = self.played(set())
-        self.run_it("--url", a.url, "--tag", "before")
+        self.run_it("--url", a.url)
         self.assertIn("the servers had these prompts already", self.run_it("--url", a.url))
         self.assertIn("this server has a cache", self.run_it(
             "--url", self.played(set()).url, "--no-cache", a.url))
 
-    def test_the_report_is_json_csv_and_a_page_with_plots(self):
+    def test_the_report_is_json_and_a_page_with_plots(self):
         store = set()
         path = os.path.join(self.folder, "more")
         report = self.served("--url", self.played(store).url, "--url", self.played(store).url,
-                             "--tag", "mine", "--json", path)
+                             "--json", path)
         with open(path, encoding="utf-8") as file:
             self.assertEqual(json.load(file), report)
-        self.assertEqual((report["tag"], report["command"]), ("mine", "served"))
-        with open(glob.glob(os.path.join(self.folder, "*.csv"))[0], encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        self.assertEqual([row["turn"] for row in rows], 3 * ["1", "2", "3", "4", "all"])
+        self.assertEqual(report["command"], "served")
+        self.assertEqual([row["turn"] for row in report["rows"]], 3 * [1, 2, 3, 4, "all"])
         self.assertRegex(self.out, r"served, first run +1 +8 .* 0\.00 +- +0 +0 +0 ")
         with open(glob.glob(os.path.join(self.folder, "*.html"))[0], encoding="utf-8") as file:
             page = file.read()
@@ -226,37 +223,6 @@ class Served(Run):
             text=True, check=True)
         self.assertEqual(json.loads(done.stdout), self.report())
         self.assertIn("served, turn 1", done.stderr)
-
-    def compared(self, *tags):
-        """What compare prints for two runs."""
-        with mock.patch.object(sys, "argv", ["peercache-bench", "compare", *tags,
-                                             "--out-dir", self.folder]), \
-                contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(program.main(), 0)
-        return out.getvalue()
-
-    def test_two_runs_are_compared(self):
-        for tag in ("one", "two"):
-            self.run_it("--url", self.played(set()).url, "--tag", tag)
-        said = self.compared("one", "two")
-        self.assertRegex(said, r"served, all turns +hit ratio +(0\.\d+) +\1 +1\.00")
-        self.assertNotIn("differ", said)
-
-    def test_a_comparison_names_the_options_in_which_two_runs_differ(self):
-        path = os.path.join(self.folder, "said")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump([{"conversations": [{"from": who, "value": "x"} for who in (
-                "human", "gpt", "human", "gpt")]}] * 8, file)
-        changes = {"dialogues": ("nothing", path), "vocabulary": (1024, 99), "users": (8, 6),
-                   "turns": (4, 2), "concurrency": (2, 3), "output_tokens": (8, 4),
-                   "prompt_max": (2000, 1999), "page_size": (PAGE, 2 * PAGE)}
-        self.run_it("--url", self.played(set()).url, "--tag", "one")
-        flags = {name: "--" + name.replace("_", "-") for name in changes}
-        self.run_it("--url", self.played(set()).url, "--tag", "two", *(
-            word for name, (_, new) in changes.items() for word in (flags[name], str(new))))
-        self.assertIn("the runs differ, which the ratios compare, too: " + ", ".join(
-            f"{flags[name]} is {old} and {new}" for name, (old, new) in changes.items()) + "\n",
-            self.compared("one", "two"))
 
 
 class Fails(Run):

@@ -57,7 +57,7 @@ for name in ("-engine", "-keeper", "ctl", "-bench", "-replay"):
                           capture_output=True, text=True)
     if said.stdout != f"{program} {version}\\n":
         print(program, "says", said)
-for line, status, text in (("peercache-bench suite --help", 0, "usage: peercache-bench suite "),
+for line, status, text in (("peercache-bench served --help", 0, "usage: peercache-bench served "),
                            ("peercache-meta --help", 0, "usage: peercache-meta"),
                            ("peercache-storage-server --discovery-addr 10.0.0.1:31998", 2,
                             "peercache-engine --set")):

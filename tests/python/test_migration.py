@@ -27,7 +27,6 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(BUILD, "engine/client/python")]
 import harness  # noqa: E402
 from peercache import Session, config, migration  # noqa: E402
-from peercache.bench import options  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 LIST = os.path.join(ROOT, "tests", "python", "peercache-0.8.4.json")
@@ -36,13 +35,6 @@ COMPAT = os.path.join(ROOT, "engine", "control", "observe", "metrics_compat.def"
 with open(LIST, encoding="utf-8") as source:
     OLD = json.load(source)
 BENCH = "peercache-bench"
-CHOICES = """
-import argparse, json
-from peercache.bench import cli
-sub = next(a for a in cli.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-print(json.dumps({name: {a.option_strings[0]: list(a.choices or []) for a in parser._actions
-      if a.option_strings and a.dest != "help"} for name, parser in sub.choices.items()}))
-"""
 NODE = """
 import json, sys
 from peercache.store import PeerCacheStore
@@ -166,14 +158,6 @@ def modules_of(folder):
     return sorted(found)
 
 
-def choices_of(folder):
-    """{command: {flag: choices}} as the parser of peercache-bench has them."""
-    done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": folder}, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def names_of(folder):
     """All names of the package in this folder."""
     with open(os.path.join(folder, "peercache-0.8.4.dist-info", "entry_points.txt"),
@@ -183,19 +167,15 @@ def names_of(folder):
         "console_scripts": {name: [] if name == BENCH else help_of(folder, target)
                             for name, target in scripts.items()},
         "modules": modules_of(folder),
-        "before_the_command": help_of(folder, scripts[BENCH]),
-        "commands": {name: help_of(folder, scripts[BENCH], name)
-                     for name in commands_of(folder, scripts[BENCH])},
+        "commands": commands_of(folder, scripts[BENCH]),
         "keys": keys_of(folder), "metrics": metrics_of(folder), "paths": paths_of(folder),
         "methods": methods_of(folder)}
 
 
 def listed():
     """The same of peercache-0.8.4.json."""
-    return {**{name: OLD[name] for name in ("console_scripts", "modules", "keys", "metrics",
-                                            "paths", "methods")},
-            "before_the_command": list(OLD["before_the_command"]),
-            "commands": {name: list(flags) for name, flags in OLD["commands"].items()}}
+    return {name: OLD[name] for name in ("console_scripts", "modules", "commands", "keys",
+                                         "metrics", "paths", "methods")}
 
 
 def download(folder):
@@ -268,41 +248,6 @@ def storage_rows():
         yield f"`{flag}`", f"as the key `{key}`" if key in OLD["keys"] else own_words(flag)
 
 
-def action_of(parser, flag):
-    return next((action for action in parser._actions if flag in action.option_strings), None)
-
-
-def meaning(parser, flag, row):
-    """What a flag of peercache-bench means here, with its default if that is another one."""
-    action = action_of(parser, flag)
-    text = action.help
-    if str(action.default) == str(row.get("default", "")) or "default" not in row:
-        text = re.sub(r" \([^()]*\)$", "", text)
-    text = text.replace(options.WITHOUT_MOONCAKE, "as `mooncake`")
-    return f"refused: {text}" if isinstance(action, options.Refuse) else text
-
-
-def bench_rows():
-    """One row for each flag, and for each meaning and default that it has in some commands."""
-    top, commands = options.parser_of()
-    for flag, row in OLD["before_the_command"].items():
-        yield f"`{flag}`", "before the command", shown(row.get("default")), \
-            meaning(top, flag, row)
-    found, had = {}, {}
-    for command, flags in OLD["commands"].items():
-        for flag, row in flags.items():
-            if command != "mooncake":
-                key = shown(row.get("default")), meaning(commands[command], flag, row)
-                found.setdefault(flag, {}).setdefault(key, []).append(command)
-                had.setdefault(flag, []).append(command)
-    for flag, kinds in found.items():
-        for (default, text), names in kinds.items():
-            yield f"`{flag}`", "" if names == had[flag] else ", ".join(names), default, text
-    for flag, row in OLD["commands"]["mooncake"].items():
-        if flag not in found:
-            yield f"`{flag}`", "mooncake", shown(row.get("default")), "refused: as `mooncake`"
-
-
 def metric_rows():
     with open(COMPAT, encoding="utf-8") as file:
         rows = re.findall(r'^ROW\(\w+, (\w+), "((?:[^"\\]|\\.)*)",', file.read(), re.M)
@@ -323,10 +268,9 @@ def page():
         "## Programs", "", table(("Program", "Here"), program_rows()), "",
         f"`peercache-meta --help` says what its flags {flags} mean here.", "",
         table(("Flag of `peercache-storage-server`", "Here"), storage_rows()), "",
-        "## Flags of peercache-bench", "", "Commands: " + ", ".join(
-            f"`{name}`" for name in OLD["commands"]) + ". `mooncake` is refused:",
-        options.WITHOUT_MOONCAKE + ".", "",
-        table(("Flag", "Commands, if not all that had it", "Default", "Here"), bench_rows()), "",
+        "## Commands of peercache-bench", "", "Engines run already, the flags are those of "
+        "`peercache-bench --help`, and the rate of a call is\nmeasured in one way.", "",
+        table(("Command", "Here"), [(f"`{name}`", WRITTEN[name]) for name in OLD["commands"]]), "",
         "## HTTP", "", table(("Path", "Here"), [(f"`{path}`", WRITTEN[path])
                                                 for path in OLD["paths"]]), "",
         "## Methods of PeerCacheStore", "", table(("Method", "Here"), [
@@ -350,11 +294,10 @@ class Page(unittest.TestCase):
         with open(PAGE, encoding="utf-8") as file:
             text = file.read()
         names = {*OLD["console_scripts"], *OLD["keys"], *OLD["metrics"], *OLD["paths"],
-                 *OLD["methods"], *OLD["commands"], *OLD["before_the_command"],
+                 *OLD["methods"], *OLD["commands"],
                  *("python -m " + name for name in OLD["modules"]),
-                 *(flag for flags in OLD["console_scripts"].values() for flag in flags),
-                 *(flag for flags in OLD["commands"].values() for flag in flags)}
-        self.assertGreater(len(names), 150)
+                 *(flag for flags in OLD["console_scripts"].values() for flag in flags)}
+        self.assertGreater(len(names), 120)
         self.assertEqual([name for name in sorted(names) if f"`{name}`" not in text], [])
 
     def test_every_key_is_read_or_named_and_every_method_is_there(self):
@@ -463,9 +406,6 @@ class Wheel(unittest.TestCase):
 
     def test_the_names_are_those_of_the_wheel_of_pypi(self):
         self.assertEqual(names_of(self.folder), listed())
-        self.assertEqual(choices_of(self.folder), {
-            command: {flag: row.get("choices", []) for flag, row in flags.items()}
-            for command, flags in OLD["commands"].items()})
 
     def node(self, host, port, seeds):
         """A store of 0.8.4 at that address, in a process that obeys lines of its input."""

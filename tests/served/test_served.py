@@ -332,7 +332,7 @@ class Core(Served):
         done = harness.run(
             ["ip", "netns", "exec", self.site.network.names[self.here.i],
              harness.program("tools/peercache-bench"), "served", "--url", host.url, *more,
-             "--settle", "0", "--json", path, "--out-dir", self.disk.name, "--tag", name],
+             "--settle", "0", "--json", path, "--out-dir", self.disk.name],
             300, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         with open(path, encoding="utf-8") as file:

@@ -171,10 +171,10 @@ class Command(unittest.TestCase):
     def test_the_benchmarks_are_listed_and_an_unknown_name_is_refused(self):
         listed = subprocess.run([RUN, "--list"], capture_output=True, text=True)
         self.assertEqual(listed.returncode, 0, listed.stderr)
-        self.assertIn("get ", listed.stdout)
-        wrong = subprocess.run([RUN, "--only", "gett"], capture_output=True, text=True)
+        self.assertIn("calls ", listed.stdout)
+        wrong = subprocess.run([RUN, "--only", "call"], capture_output=True, text=True)
         self.assertEqual(wrong.returncode, 2)
-        self.assertIn("no benchmark gett; there are:", wrong.stderr)
+        self.assertIn("no benchmark call; there are:", wrong.stderr)
 
     def test_compare_without_peercache_prints_the_reason_and_is_skipped(self):
         with tempfile.TemporaryDirectory(prefix="peercache-perf-") as empty:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peercache-bench, the part in Python: measures PeerCacheStore as SGLang calls it.
+"""The part of peercache-bench that only Python can measure; the C program of that name runs it.
 
-The C program of the same name runs this package for all commands but get, set and exists.
-options.py reads the command line. engines.py starts the engines of a run. clients.py starts client
-processes; client.py is one of them, and hostpool.py its host pool. sweep.py decides what is
-measured, hosts.py does it on two hosts, micro.py beside the client library. rows.py makes rows of
-results, report.py and compare.py write them, plot.py draws. served.py measures servers of SGLang:
-it sends dialogues.py to each server.py, and turns.py has the results.
+calls.py makes calls through the class that SGLang calls (get, set, exists, exists-get with --api
+python), with the pages of hostpool.py and the latencies of histogram.py. served.py measures servers
+of SGLang: it sends dialogues.py to each server.py; turns.py has the results, report.py writes them,
+plot.py draws. options.py reads the command line, stop.py ends a run early.
 """

@@ -1,29 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """peercache-bench, the part in Python: `python3 -m peercache.bench COMMAND [OPTION]...`"""
 
-import argparse
 import os
 import sys
 
-from peercache.bench import calls, compare, hosts, micro, options, served, sweep
-from peercache.bench.client import log_to
-
-
-def run(given: argparse.Namespace) -> int:
-    """Runs the command. Returns the exit status."""
-    if given.command in ("get", "set", "exists"):
-        return calls.run(given)
-    if given.command == "serve":
-        return hosts.serve(given)
-    if given.command == "drive":
-        return hosts.drive(given)
-    if given.command == "served":
-        return served.run(given)
-    if given.command == "compare" and given.tags:
-        return compare.run(given)
-    if given.command in ("micro", "compare"):
-        return micro.run(given)
-    return sweep.run(given)
+from peercache.bench import calls, options, served
 
 
 def main() -> int:
@@ -32,8 +13,7 @@ def main() -> int:
     there was a result."""
     given = options.parse()
     try:
-        log_to(given.log_level, given.log_file)
-        return run(given)
+        return served.run(given) if given.command == "served" else calls.run(given)
     except KeyboardInterrupt:
         print("peercache-bench: interrupted", file=sys.stderr)
         return 130

@@ -8,20 +8,15 @@ import argparse
 import contextlib
 import json
 import sys
-from typing import Any, Mapping, Sequence
+import time
+from typing import Any, Mapping, Optional, Sequence
 
-from peercache.bench import dialogues, report, sweep, turns
-from peercache.bench.clients import Stop
-from peercache.bench.report import Kind, Row
-from peercache.bench.server import SOURCES, Server, Url
+import peercache
+from peercache.bench import dialogues, report, turns
+from peercache.bench.server import Server, Url
+from peercache.bench.stop import Stop
 from peercache.bench.turns import BASE, Store, Table
 
-TABLE = (("run", "run"), ("turn", "turn"), ("requests", "requests"), ("failed", "failed"),
-         ("prompt tokens", "prompt_tokens"), ("hit %", "hit_ratio"),
-         ("hits / bound %", "bound_ratio"),
-         *((f"L{i} ({source})", source + "_tokens") for i, source in enumerate(SOURCES, 1)),
-         ("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"),
-         ("requests/s", "requests_per_s"))
 TOLD = ("page_size", "version", "model_path", "hicache_storage_backend", "tp_size", "dp_size")
 PAGE_MAX = 1 << 20  # tokens
 
@@ -67,75 +62,81 @@ def notes_of(table: Table) -> list[str]:
     return notes
 
 
-def run_name(row: Row) -> str:
-    """What a row measured, in words."""
-    return f"{row['run']}, " + ("all turns" if row["turn"] == "all" else f"turn {row['turn']}")
-
-
-KIND = Kind(
-    turns.COLUMNS, TABLE, "TTFT: the time to the first token. Hits are prompt tokens that were "
-    "cached: of the device (L1), of host memory (L2), of storage (L3). The bound is what a store "
-    "without bounds would hit: in the first run the whole pages of the prompt of the turn before, "
-    "later all whole pages before a prompt's last token.",
-    lambda kept: list(kept["notes"]), lambda kept: iter(kept["series"]),
-    lambda kept: sum(row["failed"] for row in kept["rows"]), lambda row: row["requests"],
-    lambda row: (row["run"], row["phase"], row["turn"]), run_name,
-    (("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"), ("hit ratio", "hit_ratio"),
-     ("requests/s", "requests_per_s")),
-    ("dialogues", "vocabulary", "users", "turns", "concurrency", "output_tokens", "prompt_max",
-     "page_size"))
-
-
 def made(options: argparse.Namespace, table: Table, servers: Mapping[str, Any], interrupted: bool,
          failed: str) -> dict[str, Any]:
-    """The report, as JSON has it."""
-    ports = {"kind": "SGLang", "devices": list(servers), "warning": ""}
-    return {**report.made(vars(options), ports, "", table.rows(), interrupted, failed),
+    """The report, as JSON has it. failed: the error that ended the run early, or ""."""
+    return {"created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "command": "served", "options": vars(options), "peercache": peercache.__version__,
+            "interrupted": interrupted, "failed": failed, "rows": table.rows(),
             "servers": dict(servers), "notes": notes_of(table),
             "figures": list(turns.figures(table)), "series": list(turns.series(table))}
 
 
-def told(row: Mapping[str, Any]) -> None:
-    """Prints a turn that was measured."""
-    bound = row["bound_ratio"]
-    print(f"{run_name(row)}: {row['requests']} requests, {row['failed']} failed, hits "
-          f"{row['hit_ratio']:.1%}" + (f" ({bound:.1%} of the bound)" if bound is not None else "")
-          + f", TTFT p50 {row['ttft_p50_ms']:,.0f} ms, p99 {row['ttft_p99_ms']:,.0f} ms",
-          flush=True)
+class Progress:
+    """Lines on standard error while a turn runs."""
+
+    def __init__(self, seconds: Optional[float]) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.every = (1.0 if self.terminal else 5.0) if seconds is None else seconds
+        self.what, self.line = "", ""
+        self.begun = self.shown = time.monotonic()
+
+    def show(self, what: str, replies: int, failed: int) -> None:
+        """Prints a line, if the last one is old enough. what: a new one begins."""
+        now = time.monotonic()
+        if what != self.what:
+            self.what, self.begun, self.shown = what, now, now
+        if not self.every or now < self.shown + self.every:
+            return
+        self.shown = now
+        self.line = f"  {what}: {now - self.begun:.0f} s, {replies:,} replies, {failed:,} failed"
+        print(self.line, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)
+
+    def turn_ended(self, row: Mapping[str, Any]) -> None:
+        """Clears the line of a terminal, and prints a turn that was measured."""
+        if self.terminal and self.line:
+            print(" " * len(self.line), end="\r", file=sys.stderr, flush=True)
+        bound = row["bound_ratio"]
+        print(f"{row['run']}, turn {row['turn']}: {row['requests']} requests, {row['failed']} "
+              f"failed, hits {row['hit_ratio']:.1%}"
+              + (f" ({bound:.1%} of the bound)" if bound is not None else "")
+              + f", TTFT p50 {row['ttft_p50_ms']:,.0f} ms, p99 {row['ttft_p99_ms']:,.0f} ms",
+              flush=True)
+
+
+def deliver(options: argparse.Namespace, kept: Mapping[str, Any]) -> int:
+    """Writes the report where it is wanted. Returns the exit status."""
+    if options.json == "-":
+        json.dump(kept, sys.__stdout__, indent=1)
+    elif options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(kept, file, indent=1)
+    return report.deliver(kept, options.out_dir)
 
 
 def measured(options: argparse.Namespace) -> int:
-    """Measures the servers and delivers the report. Returns the exit status."""
+    """Measures the servers, and delivers the report of what a stop or an error has left. Returns
+    the exit status; raises the error, and KeyboardInterrupt if a stop left nothing."""
     stop = Stop()
     prompts: Sequence[Sequence[dialogues.Prompt]] = \
         dialogues.read(options) if options.dialogues else dialogues.made(options)
     stores, servers = stores_of(options)
     options.page_size = stores[-1].page  # for the report
-    progress = sweep.Progress(options.progress)
-
-    def turn_ended(row: Mapping[str, Any]) -> None:
-        progress.end()
-        told(row)
-
-    def replied(what: str, replies: int, failed: int) -> None:
-        progress.show(f"{replies:,} replies, {failed:,} failed", what)
-
-    table = Table(prompts, options, lambda: stop.requested, turn_ended, replied)
-
-    def measure() -> None:
-        stop.measuring = True
+    progress = Progress(options.progress)
+    table = Table(prompts, options, lambda: stop.requested, progress.turn_ended, progress.show)
+    failure: Optional[Exception] = None
+    stop.measuring = True
+    try:
         table.measure(stores)
-
-    def deliver(interrupted: bool, failed: str) -> int:
-        kept = made(options, table, servers, interrupted, failed)
-        if options.json and options.json != "-":
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(kept, file, indent=1)
-        elif options.json:
-            json.dump(kept, sys.__stdout__, indent=1)
-        return report.deliver(kept, options.out_dir, KIND)
-
-    return sweep.ended(measure, stop, table.rows, deliver)
+    except (OSError, RuntimeError, ValueError) as error:
+        failure = error
+    status = deliver(options, made(options, table, servers, stop.requested, str(failure or ""))) \
+        if table.rows() else 0
+    if failure:
+        raise failure
+    if not table.rows():
+        raise KeyboardInterrupt
+    return status
 
 
 def run(options: argparse.Namespace) -> int:

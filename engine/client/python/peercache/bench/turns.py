@@ -20,9 +20,6 @@ from peercache.bench.server import SOURCES, Failed, Reply, Server, ask
 
 BASE = "no cache"
 STOPPED_SECONDS = 5.0  # after a stop, for requests in flight
-COLUMNS = ("run", "phase", "turn", "requests", "failed", "seconds", "prompt_tokens", "hit_tokens",
-           *(source + "_tokens" for source in SOURCES), "bound_tokens", "hit_ratio", "bound_ratio",
-           "ttft_p50_ms", "ttft_p99_ms", "requests_per_s", "cpu_ms", "store_cpu_ms", "note")
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -6,9 +6,11 @@
 
 Pages are read through the first engine and stored through the last one: "remote" has two of them,
 "local" one. Housekeeping is CPU time of the first engine's main thread for each page, less what it
-takes when idle. Pages on disk are 16 times as many as the pool holds.
+takes when idle. Pages on disk are 16 times as many as the pool holds. $PEERCACHE_CALLS: only the
+rows whose names begin with that.
 """
 
+import os
 import time
 from typing import NamedTuple
 
@@ -56,17 +58,21 @@ class Row(NamedTuple):
 QUICK_GETS = {("remote", 128 * KIB, 32), ("local", 128 * KIB, 32)}
 ROWS = [
     Row("get", "remote", 4 * KIB, 1, CALL),
-    *(Row("get", where, 4 * KIB, 128, PAGES) for where in ("remote", "local")),
+    *(Row("get", where, 4 * KIB, 128, PAGES, quick=where == "remote")
+      for where in ("remote", "local")),
     *(Row("get", where, page, batch, RATES, quick=(where, page, batch) in QUICK_GETS)
       for page in SIZES for batch in BATCHES for where in ("remote", "local")
       if page * batch <= BATCH_BYTES_MAX and (page, batch) not in ((4 * KIB, 1), (4 * KIB, 128))),
     *(Row("exists-get", "remote", page, batch, PAGES, quick=False)
       for page, batch in ((128 * KIB, 32), (4 * KIB, 128))),
-    *(Row("set", where, 128 * KIB, 32, RATES) for where in ("local", "remote")),
-    *(Row("set --present", where, 128 * KIB, 32, CALL) for where in ("local", "remote")),
-    *(Row("remove", where, 4 * KIB, batch, CALL, quick=batch == 1)
+    *(Row("set", where, 128 * KIB, 32, RATES, quick=where == "local")
+      for where in ("local", "remote")),
+    *(Row("set --present", where, 128 * KIB, 32, CALL, quick=where == "remote")
+      for where in ("local", "remote")),
+    *(Row("remove", where, 4 * KIB, batch, CALL, quick=(where, batch) == ("remote", 1))
       for where in ("local", "remote") for batch in (1, 32)),
-    *(Row(command, "remote", 64, 128, KEYS, engines, 16 * MIB, goal=(">=", 1e6))
+    *(Row(command, "remote", 64, 128, KEYS, engines, 16 * MIB, goal=(">=", 1e6),
+          quick=(engines, command) == (PAIR, "exists"))
       for engines in (PAIR, THREE) for command in ("exists", "exists --absent")),
     *(Row("set", "local", 4 * KIB, batch, HOUSE, engines, quick=engines is FOUR and batch == 128,
           goal=("<=", THIRD_US) if engines is FOUR and batch == 128 else None)
@@ -130,7 +136,8 @@ def main():
     options = bench.parse(__doc__)
     rounds = 1 if options.quick else 3
     result = bench.Result("calls")
-    rows = [row for row in ROWS if row.quick or not options.quick]
+    rows = [row for row in ROWS if (row.quick or not options.quick)
+            and row.name().startswith(os.environ.get("PEERCACHE_CALLS", ""))]
     for row, found in measured(rows, rounds).items():
         text = f"one client thread, software NICs, shared memory; median of {rounds} x 1 s"
         for member, more, unit in row.shown:

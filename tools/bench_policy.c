@@ -8,7 +8,7 @@
  * the others are stored in the host's own pool, and the blocks that L2 served are touched, because
  * they were used with those behind them.
  */
-#include "tools/bench_policy.h"
+#include "tools/bench.h"
 
 #include <getopt.h>
 #include <stdlib.h>

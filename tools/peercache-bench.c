@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-bench: measures how fast one client process calls the library. `policy` is in
- * bench_policy.c; `served` and --api python are those of the Python package: bench_python(). Each
- * thread has its own channel to the first engine. Pages to read are stored through the last engine
- * before the measurement starts, so with two sockets the gets are remote and with one socket local.
+ * peercache-bench: measures how fast one client process calls the library. `policy` and `replay`
+ * are in files of their own; `served` and --api python are those of the Python package:
+ * bench_python(). Each thread has its own channel to the first engine. Pages to read are stored
+ * through the last engine before the measurement starts, so with two sockets the gets are remote
+ * and with one socket local.
  *
  * Between its batches every thread copies the same amount of pages with memcpy from private memory,
  * as a baseline of the machine's speed in the same run. Both rates are reported.
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 #include "config/limits.h"
-#include "tools/bench_policy.h"
+#include "tools/bench.h"
 #include "tools/common.h"
 
 /* a channel each */
@@ -81,6 +82,8 @@ static const char help[] =
 	"  remove            removes pages that were stored through the last engine\n"
 	"Commands with a --help of their own:\n"
 	"  served            what running servers of SGLang gain: dialogues, sent to each --url\n"
+	"  replay            replays a trace of requests over several engines, as SGLang calls, and\n"
+	"                    verifies every byte\n"
 	"  policy            without engines: how many hits pools of given sizes have on a trace\n"
 	"                    of requests, and beside the engine's eviction other policies and\n"
 	"                    the optimum\n"
@@ -682,6 +685,8 @@ int main(int argc, char **argv)
 	bench_stop_default();
 	if (argc > 1 && !strcmp(argv[1], "policy"))
 		return bench_policy(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "replay"))
+		return bench_replay(argc - 1, argv + 1);
 	bench_python(argc, argv);
 	parse(&b, argc, argv, &list);
 	b.pages = b.working_set / b.page_bytes;

@@ -227,7 +227,7 @@ class ClusterTest(unittest.TestCase):
 
     def replay(self, engines, *arguments, expect=0, seconds=300):
         """Runs the replay to its end; returns its summary."""
-        process = tool("tools/peercache-replay", "--quiet", "--json", "-", *arguments,
+        process = tool("tools/peercache-bench", "replay", "--quiet", "--json", "-", *arguments,
                        sockets=engines.sockets)
         status, out, err = finish(process, seconds)
         self.assertEqual(status, expect, out + err)
@@ -266,7 +266,7 @@ class ClusterTest(unittest.TestCase):
             shares.append(self.cpu_share(engines))
 
     def describe(self, *arguments):
-        status, out, err = finish(tool("tools/peercache-replay", "--describe", *arguments))
+        status, out, err = finish(tool("tools/peercache-bench", "replay", "--describe", *arguments))
         self.assertEqual(status, 0, err)
         return json.loads(out)
 

@@ -131,9 +131,9 @@ class Keys(harness.ClusterTest):
                 self.assertIn("another process records", second.stdout)
                 self.assertNotIn("second.jsonl", os.listdir(folder))
                 probes = len(recorded())
-                done = harness.run([harness.program("tools/peercache-replay"), "--sockets", socket,
-                                    "--trace", given, "--quiet"], capture_output=True, text=True,
-                                   seconds=60)
+                done = harness.run([harness.program("tools/peercache-bench"), "replay", "--sockets",
+                                    socket, "--trace", given, "--quiet"], capture_output=True,
+                                   text=True, seconds=60)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 harness.wait_for(lambda: len(recorded()) >= probes + len(requests), 30,
                                  "all calls are in the file")
@@ -223,8 +223,7 @@ class Output(harness.ClusterTest):
             ["status"], ["--json", "status"], ["members"], ["health"], ["top", "--once"],
             ["exists", "a"], ["explain", "a"], ["get", "a"], ["--help"], ["--version"])]
         words += [[harness.program(name), "--help"] for name in (
-            "tools/peercache-bench", "tools/peercache-replay", "engine/peercache-engine",
-            "engine/peercache-keeper")]
+            "tools/peercache-bench", "engine/peercache-engine", "engine/peercache-keeper")]
         words += [[harness.program("engine/peercache-engine"), "--check"],
                   [harness.program("tools/peercache-bench"), "exists", "--seconds", "1",
                    "--working-set", "1MiB", "--sockets", engines.sockets[0]]]
@@ -363,7 +362,7 @@ class Bench(harness.ClusterTest):
 
         def read(seed):
             process = one(engines.sockets[0], "exists-get", "--stored", "--seconds", 1,
-                          "--no-baseline", "--seed", seed, "--json", "/dev/stdout")
+                          "--no-baseline", "--seed", seed, "--json", "-")
             return harness.finish(process)
 
         serving = one(engines.sockets[1], "serve", "--seed", 7)
@@ -470,7 +469,7 @@ class Top(harness.ClusterTest):
     def test_once_prints_one_picture_that_fits_a_small_terminal(self):
         engines = self.start(2, pool_bytes="16MiB", settings=[
             "rail.devices=" + ",".join(["soft"] * 12), "rail.poll_cores=1"])
-        load = harness.tool("tools/peercache-replay", "--quiet", "--requests", 20000,
+        load = harness.tool("tools/peercache-bench", "replay", "--quiet", "--requests", 20000,
                             sockets=engines.sockets)
         self.addCleanup(load.communicate)
         self.addCleanup(load.kill)

@@ -25,8 +25,8 @@ def reached(process, share):
 class EngineDies(Outage):
     def test_kill_9_of_one_of_three_during_a_replay(self):
         engines = self.start(3, pool_bytes="512MiB", settings=SETTINGS)
-        process = harness.tool("tools/peercache-replay", "--requests", 3000, "--timeout-ms", 2000,
-                               "--json", "-", sockets=engines.sockets)
+        process = harness.tool("tools/peercache-bench", "replay", "--requests", 3000,
+                               "--timeout-ms", 2000, "--json", "-", sockets=engines.sockets)
         reached(process, 0.3)
         engines.kill(1)
         status, out, err = harness.finish(process)

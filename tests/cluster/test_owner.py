@@ -40,7 +40,7 @@ class ClientsOfAnotherPidNamespace(harness.ClusterTest):
             self.skipTest("only root makes a PID namespace")
         engines = self.start(2, pool_bytes="256MiB")
         command = ["unshare", "--pid", "--fork", "--kill-child",
-                   harness.program("tools/peercache-replay"), "--quiet", "--json", "-",
+                   harness.program("tools/peercache-bench"), "replay", "--quiet", "--json", "-",
                    "--requests", "300"]
         done = harness.run(command, capture_output=True, text=True, seconds=100,
                            env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})

@@ -16,7 +16,8 @@ class Perf(unittest.TestCase):
                 [os.path.join(harness.ROOT, "perf", "run"), "--quick", "--only", "calls",
                  "--no-install", "--out", out, "--json", "-"], text=True, capture_output=True,
                 seconds=300,
-                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD})
+                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD,
+                     "PEERCACHE_CALLS": "remote get"})
             self.assertEqual(done.returncode, 0, done.stderr)
             results = json.loads(done.stdout)
             self.assertEqual([(r["name"], r["status"]) for r in results["benches"]],

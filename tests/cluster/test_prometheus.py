@@ -107,7 +107,7 @@ class Server:
 class Scrape(harness.ClusterTest):
     def load(self, engines):
         """Clients of all engines at work until the test ends."""
-        process = harness.tool("tools/peercache-replay", "--quiet", "--requests", 50000,
+        process = harness.tool("tools/peercache-bench", "replay", "--quiet", "--requests", 50000,
                                sockets=engines.sockets)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)

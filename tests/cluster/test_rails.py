@@ -131,8 +131,8 @@ class RailsFail(harness.ClusterTest):
         self.finish(client)
 
     def test_a_dead_peer_takes_no_rail_down_and_costs_no_more_than_the_deadline(self):
-        client = harness.tool("tools/peercache-replay", "--requests", 4000, "--timeout-ms", 2000,
-                              "--json", "-", sockets=self.engines.sockets)
+        client = harness.tool("tools/peercache-bench", "replay", "--requests", 4000,
+                              "--timeout-ms", 2000, "--json", "-", sockets=self.engines.sockets)
         harness.wait_for(lambda: sum(r["counters"]["pages_read"] for r in self.rails()) > 500, 60,
                          "the replay reads from the other engine")
         self.engines.kill(1)

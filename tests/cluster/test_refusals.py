@@ -233,8 +233,8 @@ class Clients(harness.ClusterTest):
 
     def test_a_page_larger_than_the_largest_class_is_refused(self):
         engines = self.start(1, pool_bytes="16MiB")
-        process = harness.tool("tools/peercache-replay", "--page-bytes", "32MiB", "--requests", 3,
-                               sockets=engines.sockets)
+        process = harness.tool("tools/peercache-bench", "replay", "--page-bytes", "32MiB",
+                               "--requests", 3, sockets=engines.sockets)
         status, _, err = harness.finish(process)
         self.assertEqual(status, 2)
         self.assertIn("pool_bytes", err)

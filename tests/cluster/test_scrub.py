@@ -77,8 +77,9 @@ class Scrub(harness.ClusterTest):
         while sum(self.counter(engines, "pages_corrupt", i) for i in range(2)) < pages:
             rounds += 1
             self.assertLess(rounds, 300, "the readers find no more pages")
-            process = harness.tool("tools/peercache-replay", "--quiet", "--json", "-", "--crc",
-                                   mode, "--page-bytes", PAGE, *REPLAY, sockets=engines.sockets)
+            process = harness.tool("tools/peercache-bench", "replay", "--quiet", "--json", "-",
+                                   "--crc", mode, "--page-bytes", PAGE, *REPLAY,
+                                   sockets=engines.sockets)
             status, out, err = harness.finish(process, 300)
             got = json.loads(out[out.index("{"):])
             self.assertEqual(status, int(got["wrong"] > 0), out + err)

@@ -51,7 +51,7 @@ def missing():
 def link_programs(build, folder):
     """Puts what an installation has in its folder of programs into `folder`."""
     for path in ("engine/peercache-engine", "engine/peercache-keeper", "tools/peercachectl",
-                 "tools/peercache-bench", "tools/peercache-replay"):
+                 "tools/peercache-bench"):
         os.symlink(cluster.find_program(build, path), os.path.join(folder, os.path.basename(path)))
     os.symlink(os.path.join(ROOT, "tools", "setup-host"),
                os.path.join(folder, "peercache-setup-host"))

@@ -51,7 +51,7 @@ version = wheel.version
 tag = wheel.read_text("WHEEL").split("Tag: ")[1].split()[0]
 if not tag.startswith("cp310-abi3-linux_"):
     print("the tag is", tag)
-for name in ("-engine", "-keeper", "ctl", "-bench", "-replay"):
+for name in ("-engine", "-keeper", "ctl", "-bench"):
     program = "peercache" + name
     said = subprocess.run([os.path.join(sys.prefix, "bin", program), "--version"],
                           capture_output=True, text=True)

@@ -22,8 +22,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import pages  # noqa: E402
 
-PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercache-replay",
-            "peercachectl"]
+PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
 OTHERS = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
           "peercache-prometheus.yml"]

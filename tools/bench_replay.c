@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-replay: replays a request trace over several engines like SGLang, and verifies every
- * byte of every page that it reads. One thread; it has one session and one channel for each engine.
+ * peercache-bench replay: replays a request trace over several engines like SGLang, and verifies
+ * every byte of every page that it reads. One thread; it has one session and one channel for each
+ * engine.
  *
  * Requests are assigned to the engines in turn. For each request the replay calls exists for its
  * blocks, gets the leading blocks that exist, and sets the others.
@@ -12,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/bench.h"
 #include "tools/common.h"
 #include "tools/trace.h"
 
@@ -44,7 +46,7 @@ struct replay {
 };
 
 static const char help[] =
-	"Usage: peercache-replay [OPTION]...\n"
+	"Usage: peercache-bench replay [OPTION]...\n"
 	"Replays a request trace over one or more engines and verifies every page read.\n\n"
 	"Options:\n"
 	"  --sockets LIST     engines' sockets, comma separated (default: $PEERCACHE_SOCKETS)\n"
@@ -61,15 +63,15 @@ static const char help[] =
 	"  --describe         only print the size of the trace; needs no engine\n"
 	"  --json FILE        also write the summary as JSON (\"-\": standard output)\n"
 	"  --quiet            print no progress\n"
-	"  --help             print this text\n"
-	"  --version          print the version\n\n"
+	"  --help             print this text\n\n"
+
 	"Exit status:\n"
 	"  0  success\n"
 	"  1  a page had wrong bytes, or a call was late\n"
 	"  2  wrong usage, no engine, or the output could not be written\n\n"
 	"Examples:\n"
-	"  $ peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
-	"  $ peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
+	"  $ peercache-bench replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
+	"  $ peercache-bench replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
 
 /*
  * A call counts as late this long after its deadline. The margin is necessary because the engine
@@ -313,8 +315,7 @@ static void parse(struct replay *r, int argc, char **argv, const char **ret_sock
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
 		{"bytes-per-s", 1, NULL, 'B'}, {"private-memory", 0, NULL, 'p'},
 		{"crc", 1, NULL, 'c'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
-		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
-		{NULL, 0, NULL, 0}};
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	int o;
 
@@ -340,12 +341,11 @@ static void parse(struct replay *r, int argc, char **argv, const char **ret_sock
 		case 'q': r->quiet = true; break;
 		case 'D': r->describe = true; break;
 		case 'h': fputs(help, stdout); exit(0);
-		case 'V': print_version(); exit(0);
-		default: die("see --help");
+		default: die("see peercache-bench replay --help");
 		}
 	}
 	if (optind < argc)
-		die("unexpected argument \"%s\"; see --help", argv[optind]);
+		die("unexpected argument \"%s\"; see peercache-bench replay --help", argv[optind]);
 	r->nodes = parse_sockets(sockets, ret_sockets);
 }
 
@@ -377,14 +377,13 @@ static void describe(const struct replay *r)
 	json_object_put(o);
 }
 
-int main(int argc, char **argv)
+int bench_replay(int argc, char **argv)
 {
 	static struct replay r = {
 		.name_space = "replay", .page_bytes = 16384, .seed = 1, .timeout_ms = 5000};
 	const char *socket[SOCKETS_MAX];
 	json_object *o;
 
-	tool_begin();
 	parse(&r, argc, argv, socket);
 	if (r.trace_path)
 		trace_load(r.trace_path, r.requests_max, &r.trace);

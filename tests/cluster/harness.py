@@ -8,6 +8,7 @@ test fails because others run beside it. A bound on when something happens allow
 the engines waited for a processor: starved().
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -168,6 +169,14 @@ def all_tests():
                 yield test
 
 
+def tasks(pid, name):
+    """(number, text of that file in /proc) of each thread of the process that has not ended."""
+    for task in map(int, os.listdir(f"/proc/{pid}/task")):
+        with contextlib.suppress(OSError), \
+                open(f"/proc/{pid}/task/{task}/{name}", encoding="ascii") as file:
+            yield task, file.read()
+
+
 def freeze(process):
     """Stops a process, or the one with that number, and returns when all its threads have stopped.
 
@@ -176,11 +185,7 @@ def freeze(process):
     pid = getattr(process, "pid", process)
 
     def stopped():
-        states = []
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
-                states.append(file.read().rsplit(")", 1)[1].split()[0])
-        return set(states) == {"T"}
+        return {text.rsplit(")", 1)[1].split()[0] for _, text in tasks(pid, "stat")} == {"T"}
 
     os.kill(pid, signal.SIGSTOP)
     wait_for(stopped, 300, "all threads of the process have stopped")
@@ -250,12 +255,8 @@ class ClusterTest(unittest.TestCase):
         by the growth of this sum, what an engine does in time may be late on a busy machine."""
         waited = 0
         for process in (*filter(None, (p and p.pid for p in engines.process)), os.getpid()):
-            for task in os.listdir(f"/proc/{process}/task"):
-                try:
-                    with open(f"/proc/{process}/task/{task}/schedstat", encoding="ascii") as file:
-                        waited += int(file.read().split()[1]) / 1e9
-                except OSError:
-                    pass  # the thread has ended, or the kernel does not tell
+            for _, text in tasks(process, "schedstat"):  # none if the kernel does not tell
+                waited += int(text.split()[1]) / 1e9
         return waited
 
     def assert_idle(self, engines):

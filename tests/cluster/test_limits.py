@@ -196,12 +196,7 @@ class Limits(harness.ClusterTest):
         """Stops the thread of this name. Returns what lets it go on."""
         libc = ctypes.CDLL(None, use_errno=True)
         libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        for tid in map(int, os.listdir(f"/proc/{pid}/task")):
-            with open(f"/proc/{pid}/task/{tid}/comm", encoding="ascii") as file:
-                if file.read().strip() == name:
-                    break
-        else:
-            self.fail(f"no thread {name}")
+        tid, = [tid for tid, comm in harness.tasks(pid, "comm") if comm.strip() == name]
         if libc.ptrace(0x4206, tid, None, None) < 0:  # PTRACE_SEIZE
             self.skipTest(f"cannot trace: {os.strerror(ctypes.get_errno())}")
         self.assertEqual(libc.ptrace(0x4207, tid, None, None), 0)  # PTRACE_INTERRUPT

@@ -52,17 +52,6 @@ static inline void cqe_give(
 		cq->nic->hooks->completed(cq, solicited);
 }
 
-bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited)
-{
-	struct mlx5_cqe64 *at = cqe_place(cq);
-
-	if (!at)
-		return false;
-	memcpy(at, cqe, offsetof(struct mlx5_cqe64, op_own));
-	cqe_give(cq, at, opcode, solicited);
-	return true;
-}
-
 /* Writes the CQE of a WQE of this QP. Its opcode field tells libmlx5 which operation it was. */
 static inline void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
 	uint8_t syndrome, uint8_t vendor)
@@ -201,6 +190,4 @@ void soft_flush(struct dv_qp *qp)
 	soft_doorbell(qp, &overrun);
 	flush_window(qp);
 	flush_rung(qp);
-	if (qp->foreign)
-		qp->nic->hooks->flushed(qp);
 }

@@ -166,7 +166,7 @@ static void executed(struct dv_qp *qp, const struct soft_op *op)
 	qp->reads += is_read(op);
 }
 
-void soft_go_back(struct dv_qp *qp, uint32_t n)
+static void go_back(struct dv_qp *qp, uint32_t n)
 {
 	qp->executed = n;
 	qp->reads = 0;
@@ -181,8 +181,6 @@ static bool may_start(struct dv_qp *qp, struct soft_op *op)
 		return op->step != qp->nic->steps; /* a step moves at most one piece of a WQE */
 	if (qp->executed == qp->head)
 		return true;
-	if (qp->foreign && !qp->nic->hooks->may_start(qp, op))
-		return false;
 	if (qp->nic->tcp && !qp->proven)
 		return false;
 	if (op->flags & DV_FENCE && qp->reads) {
@@ -232,7 +230,7 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 			soft_tcp_cancel(qp, op);
 		op->state = OP_NEW;
 	}
-	soft_go_back(qp, n);
+	go_back(qp, n);
 	qp->proven = false;
 	qp->nic->step_ns = 0;
 	keep_trying(qp, soft_op(qp, n));

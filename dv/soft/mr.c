@@ -11,9 +11,7 @@
 
 #include "dv/soft/soft.h"
 
-#define ACCESS_ALL                                                                                 \
-	(DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING |                 \
-		SOFT_REMOTE_ATOMIC)
+#define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING)
 #define ACCESS_REMOTE (DV_REMOTE_READ | DV_REMOTE_WRITE)
 
 static struct soft_file *find_file(struct dv_device *nic, const struct stat *status)

@@ -41,7 +41,6 @@
 #define SOFT_SMALL_BYTES (PAGE_UNIT - 1)
 #define SOFT_RX_BYTES (64u << 10) /* receive buffer of one peer, for answer headers */
 #define SOFT_RETRY_NS 1000000000ull
-#define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access, for the hooks */
 #define SOFT_UAR_BYTES 4096u
 /*
  * Doorbell registers: one block of them holds the first halves of 32 QPs, then their second halves.
@@ -75,7 +74,7 @@ struct soft_op;
 
 /*
  * Hooks for queues that lie in the memory of a foreign program (libmlx5 behind the interposer), and
- * for the features only those programs use: SEND, receive queues, atomics, inline data, events.
+ * for the features only those programs use: inline data and events.
  * tests/connectx/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
  */
 struct soft_hooks {
@@ -83,12 +82,10 @@ struct soft_hooks {
 	bool (*knows)(uint8_t opcode);
 	/* decodes the segments of the WQE after the control segment */
 	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
-	bool (*may_start)(struct dv_qp *qp, struct soft_op *op);
 	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
 	enum soft_result (*move)(
 		struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 	void (*gathered)(struct dv_qp *qp); /* moves the READs that move() put in the batch */
-	void (*flushed)(struct dv_qp *qp);  /* all WQEs of the QP are flushed */
 	void (*completed)(struct soft_cq *cq, bool solicited); /* the NIC wrote a CQE */
 	void (*overrun)(struct soft_cq *cq);
 };
@@ -116,9 +113,7 @@ struct soft_op {
 	uint64_t sent_ns;              /* TCP: time the request was queued, if OP_SENT */
 	/* the fields below are zero unless the NIC has a TCP link or hooks */
 	uint64_t id;      /* TCP: request number; 0: no answer is expected */
-	uint32_t imm;     /* hooks: immediate data as in the WQE, big endian */
 	uint32_t inlined; /* hooks: one bit per segment whose bytes lie in the WQE itself */
-	uint64_t swap_add, compare; /* hooks: operands of an atomic */
 };
 static_assert(offsetof(struct soft_op, sge[2]) <= 128, "two lines");
 
@@ -366,7 +361,6 @@ static inline struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
 	return &qp->window[n & (SOFT_WINDOW - 1)];
 }
 /* Makes WQE `n` of the window the next to execute; later ones are executed again. */
-void soft_go_back(struct dv_qp *qp, uint32_t n);
 void soft_op_done(struct dv_qp *qp, struct soft_op *op);
 /* The responder was not ready: executes WQE `n` and later ones again, or fails `n` on time-out. */
 void soft_op_retry(struct dv_qp *qp, uint32_t n);
@@ -374,7 +368,6 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n);
 /* complete.c */
 unsigned soft_retire(struct dv_qp *qp);
 /* Writes a CQE. False: the CQ had no room and is broken. */
-bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited);
 /* Moves the QP to the error state: executed WQEs complete, all others are flushed. */
 void soft_flush(struct dv_qp *qp);
 

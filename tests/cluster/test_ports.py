@@ -20,8 +20,8 @@ import harness
 RAILS = int(os.environ.get("PEERCACHE_PORTS", "2"))
 ALL = os.environ.get("PEERCACHE_PORT_PAIRS") == "all"
 SECONDS = 5
-MAGIC, MESSAGE_BYTES = 0x31736d2d78636f73, 608  # struct uv_message
-PORT, GID, GONE = 3, 4, 5  # enum uv_message_kind
+MAGIC = 0x31736d2d78636f73  # struct uv_message
+PORT, GID, GONE = 1, 2, 3  # enum uv_message_kind
 LAST = RAILS - 1
 
 
@@ -57,8 +57,7 @@ class Hosts(harness.cluster.Cluster):
 
     def tell(self, i, rail, kind, value):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(struct.pack("<QII", MAGIC, kind, value).ljust(MESSAGE_BYTES, b"\0"),
-                     self.nic(i, rail))
+            s.sendto(struct.pack("<QII", MAGIC, kind, value), self.nic(i, rail))
 
     def state(self, i, rail):
         return (self.status(i) or {"rails": [{"state": "?"}] * RAILS})["rails"][rail]["state"]

@@ -137,7 +137,7 @@ static void base_attributes(
 		.max_qp_rd_atom = SOFT_READS_MAX,
 		.max_res_rd_atom = SOFT_READS_MAX * SOFT_QPS_MAX,
 		.max_qp_init_rd_atom = SOFT_READS_MAX,
-		.atomic_cap = IBV_ATOMIC_HCA,
+		.atomic_cap = IBV_ATOMIC_NONE,
 		.max_ah = 1u << 16,
 		.max_pkeys = 1,
 		.local_ca_ack_delay = 16,

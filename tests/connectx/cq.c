@@ -113,7 +113,7 @@ static bool in_use(const struct uv_cq *uc)
 	for (struct uv_object *at = uc->object.context->objects; at; at = at->next) {
 		const struct uv_qp *uq = (void *)at;
 
-		if (at->kind == UV_QP && (uq->qp->cq == uc->cq || uq->recv_cq == uc->cq))
+		if (at->kind == UV_QP && uq->qp->cq == uc->cq)
 			return true;
 	}
 	return false;
@@ -191,21 +191,11 @@ void uv_cq_arm_scan(struct dv_device *nic)
 	}
 }
 
-/*
- * The CQ has overrun. dv/soft has flushed the QPs that send to it; those that receive to it are
- * known only here.
- */
+/* The CQ has overrun: dv/soft has flushed the QPs that send to it. */
 void uv_cq_overrun(struct soft_cq *cq)
 {
-	struct dv_device *nic = cq->nic;
 	struct uv_cq *uc = cq->foreign;
 
 	uc->async_events++;
 	uv_async(uc->object.context, uc->user_handle, IBV_EVENT_CQ_ERR);
-	for (unsigned i = 0; i < nic->qp_count; i++) {
-		const struct uv_qp *uq = nic->qps[i]->foreign;
-
-		if (uq->recv_cq == cq)
-			soft_flush(nic->qps[i]);
-	}
 }

@@ -3,9 +3,7 @@
  * Decodes the segments of a WQE that libmlx5 wrote, after the control segment, which dv/soft/wqe.c
  * checks. Run by the NIC's thread, under nic->lock.
  *
- *   SEND, SEND_IMM                 ctrl | data or inline ...
- *   READ, WRITE, WRITE_IMM         ctrl | raddr | data or inline ...
- *   CAS, FETCH_ADD                 ctrl | raddr | swap_add (8) compare (8) | data
+ *   READ, WRITE    ctrl | raddr | data or inline ...
  *
  * An inline segment is a length with bit 31 set, followed by that number of bytes, padded to a
  * multiple of 16; it may wrap at the end of the queue. Its bytes stay in place until the WQE is
@@ -19,16 +17,7 @@
 
 bool uv_knows(uint8_t opcode)
 {
-	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE ||
-	       uv_is_message(opcode);
-}
-
-/* Does the remote NIC execute the opcode itself? READ and WRITE need only its memory. */
-bool uv_is_message(uint8_t opcode)
-{
-	return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM ||
-	       opcode == MLX5_OPCODE_RDMA_WRITE_IMM || opcode == MLX5_OPCODE_ATOMIC_CS ||
-	       opcode == MLX5_OPCODE_ATOMIC_FA;
+	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE;
 }
 
 static uint8_t *wqe_at(
@@ -99,27 +88,13 @@ static bool decode_data(struct dv_qp *qp, struct soft_op *op, uint32_t offset, u
 
 void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 {
-	struct mlx5_wqe_ctrl_seg ctrl;
 	struct mlx5_wqe_raddr_seg raddr;
-	uint32_t offset = DV_SEGMENT, end = ds * DV_SEGMENT;
-	bool atomic = op->opcode == MLX5_OPCODE_ATOMIC_CS || op->opcode == MLX5_OPCODE_ATOMIC_FA;
-	uint64_t operands[2];
+	uint32_t offset = 2 * DV_SEGMENT, end = ds * DV_SEGMENT;
 
-	copy_segment(qp, op, 0, &ctrl);
-	op->imm = ctrl.imm;
-	if (op->opcode != MLX5_OPCODE_SEND && op->opcode != MLX5_OPCODE_SEND_IMM) {
-		copy_segment(qp, op, offset, &raddr);
-		op->remote = be64toh(raddr.raddr);
-		op->rkey = be32toh(raddr.rkey);
-		offset += DV_SEGMENT;
-	}
-	if (atomic) {
-		copy_segment(qp, op, offset, operands);
-		op->swap_add = be64toh(operands[0]);
-		op->compare = be64toh(operands[1]);
-		offset += DV_SEGMENT;
-	}
-	if (offset > end || !decode_data(qp, op, offset, end) || (atomic && op->total != 8) ||
+	copy_segment(qp, op, DV_SEGMENT, &raddr);
+	op->remote = be64toh(raddr.raddr);
+	op->rkey = be32toh(raddr.rkey);
+	if (offset > end || !decode_data(qp, op, offset, end) ||
 		(op->inlined && op->opcode == MLX5_OPCODE_RDMA_READ))
 		soft_op_fail(op, DV_SYNDROME_LOCAL_QP_OP, VENDOR_SEGMENTS);
 	else if (op->total > LENGTH_MAX)

@@ -266,18 +266,16 @@ static unsigned step(struct dv_device *nic)
 	} else {
 		quiet--;
 	}
-	return work + uv_receive_scan(nic);
+	return work;
 }
 
 static const struct soft_hooks hooks = {
 	.step = step,
 	.knows = uv_knows,
 	.decode = uv_decode,
-	.may_start = uv_may_start,
 	.keys_good = uv_keys_good,
 	.move = uv_move,
 	.gathered = uv_gathered,
-	.flushed = uv_receive_flush,
 	.completed = uv_cq_completed,
 	.overrun = uv_cq_overrun,
 };

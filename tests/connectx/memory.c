@@ -27,7 +27,7 @@ struct uv_mr {
  */
 #define ACCESS_KNOWN                                                                               \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |               \
-		IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
+		(unsigned)IBV_ACCESS_OPTIONAL_RANGE)
 
 static int access_of(uint32_t flags, unsigned *ret_access)
 {
@@ -35,12 +35,11 @@ static int access_of(uint32_t flags, unsigned *ret_access)
 
 	if (flags & ~ACCESS_KNOWN)
 		return EOPNOTSUPP;
-	if (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !local)
+	if (flags & IBV_ACCESS_REMOTE_WRITE && !local)
 		return EINVAL;
 	*ret_access = (local ? DV_LOCAL_WRITE : 0u) |
 		      (flags & IBV_ACCESS_REMOTE_READ ? DV_REMOTE_READ : 0u) |
-		      (flags & IBV_ACCESS_REMOTE_WRITE ? DV_REMOTE_WRITE : 0u) |
-		      (flags & IBV_ACCESS_REMOTE_ATOMIC ? SOFT_REMOTE_ATOMIC : 0u);
+		      (flags & IBV_ACCESS_REMOTE_WRITE ? DV_REMOTE_WRITE : 0u);
 	return 0;
 }
 

@@ -17,19 +17,9 @@
 #include "tests/connectx/uverbs.h"
 #include "dv/soft/check.h"
 
-/* Allows at most one message of a QP in flight, so that all later WQEs stay in order. */
-bool uv_may_start(struct dv_qp *qp, struct soft_op *op)
-{
-	const struct uv_qp *uq = qp->foreign;
-
-	(void)op;
-	return !uq->wait.on;
-}
-
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
 {
-	bool write = op->opcode == MLX5_OPCODE_RDMA_READ || op->opcode == MLX5_OPCODE_ATOMIC_CS ||
-		     op->opcode == MLX5_OPCODE_ATOMIC_FA;
+	bool write = op->opcode == MLX5_OPCODE_RDMA_READ;
 
 	for (unsigned i = 0; i < op->sges; i++)
 		if (!(op->inlined & 1u << i) && !soft_mr_local(qp->nic, &op->sge[i], write))
@@ -40,8 +30,8 @@ bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
 /*
  * Copies in one system call: the kernel moves at most 2 GiB less a page, and messages are smaller.
  */
-int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
-	bool write)
+static int copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote,
+	uint64_t bytes, bool write)
 {
 	struct iovec far = {.iov_base = (void *)(uintptr_t)remote, .iov_len = bytes};
 	ssize_t n;
@@ -130,7 +120,7 @@ static int copy_alone(struct dv_qp *qp, const struct soft_op *op)
 {
 	struct iovec local[SOFT_SGES_MAX];
 
-	return uv_copy(peer_pid(qp->foreign, qp->peer), local, pieces(op, 0, op->total, local),
+	return copy(peer_pid(qp->foreign, qp->peer), local, pieces(op, 0, op->total, local),
 		op->remote, op->total, false);
 }
 
@@ -209,8 +199,7 @@ static enum soft_result copy_mapped(
 	return outcome(qp, op, 0);
 }
 
-static enum soft_result one_sided(
-	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
+enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
 	struct soft_peer *peer = qp->peer;
@@ -220,6 +209,8 @@ static enum soft_result one_sided(
 	enum soft_result result;
 	uint8_t *at;
 
+	if (uv_device_of(qp->nic)->down)
+		return SOFT_RETRY;
 	if (peer->state == PEER_DEAD)
 		return SOFT_DEAD;
 	if (peer->state == PEER_ABSENT)
@@ -242,24 +233,6 @@ static enum soft_result one_sided(
 		/* a READ before this WQE in the batch failed, so this WQE is flushed */
 		return SOFT_RETRY;
 	return outcome(qp, op,
-		uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
+		copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
 			ask.address + from, count, ask.access == DV_REMOTE_WRITE));
-}
-
-enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
-{
-	enum soft_result result;
-
-	if (uv_device_of(qp->nic)->down)
-		return SOFT_RETRY;
-	if (!uv_is_message(op->opcode))
-		return one_sided(qp, op, from, count);
-	if (!move_gathered(qp))
-		return SOFT_RETRY;
-	if (op->opcode == MLX5_OPCODE_RDMA_WRITE_IMM && op->total) {
-		result = one_sided(qp, op, 0, op->total);
-		if (result != SOFT_DONE)
-			return result;
-	}
-	return uv_message_ask(qp, op);
 }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs in the program's memory: libmlx5 puts the receive queue at the start of one buffer
- * and the send queue after it, and passes a doorbell record and the page it will ring. Run by
- * program threads, under uv_lock; state that the NIC's thread reads is changed under nic->lock.
+ * Queue pairs in the program's memory: libmlx5 puts the receive queue, which nothing fills, at the
+ * start of one buffer and the send queue after it, and passes a doorbell record and the page it
+ * will ring. Run by program threads, under uv_lock; state that the NIC's thread reads is changed
+ * under nic->lock.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/connectx/uverbs.h"
-
-#define LAST_WORDS_TRIES 1000u
 
 /* Reads the fields that the plain and the extended create command have in common. */
 static bool read_command(const struct uv_command *command, struct ib_uverbs_create_qp *ret)
@@ -74,20 +73,15 @@ static int make(struct uv_context *context, struct uv_qp *uq, const struct ib_uv
 	const struct mlx5_ib_create_qp *uhw)
 {
 	struct uv_cq *send = (void *)uv_object_find(context, in->send_cq_handle, UV_CQ);
-	struct uv_cq *recv = (void *)uv_object_find(context, in->recv_cq_handle, UV_CQ);
 	struct dv_device *nic = context->device->nic;
 	struct dv_qp *qp;
 	int rc;
 
-	if (!send || !recv)
+	if (!send || !uv_object_find(context, in->recv_cq_handle, UV_CQ))
 		return EINVAL;
 	qp = new_qp(nic, uhw);
 	if (!qp)
 		return ENOMEM;
-	uq->recv_cq = recv->cq;
-	uq->rq = (void *)(uintptr_t)uhw->buf_addr;
-	uq->rq_cnt = uhw->rq_wqe_count;
-	uq->rq_shift = uhw->rq_wqe_shift;
 	uq->page = uhw->bfreg_index;
 	uq->bfreg = -1;
 	uq->state = IBV_QPS_RESET;
@@ -147,30 +141,15 @@ int uv_create_qp(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* Before the QP is destroyed, sends an answer that still waits: the peer's request was executed. */
-static void last_words(struct uv_qp *uq)
-{
-	struct uv_device *device = uq->object.context->device;
-	bool gone = false;
-
-	for (unsigned i = 0; i < LAST_WORDS_TRIES && uq->answer_on && !gone; i++) {
-		uq->answer_on = !uv_message_send(device, uq->peer_number, &uq->answer, &gone);
-		if (uq->answer_on)
-			usleep(100);
-	}
-}
-
 void uv_qp_free(struct uv_object *object)
 {
 	struct uv_qp *uq = (void *)object;
 	struct dv_device *nic = object->context->device->nic;
 
 	soft_lock(nic);
-	last_words(uq);
 	soft_qp_hide(uq->qp);
 	/* the program reads no further completion of this QP, so none is written */
 	uq->qp->cq = NULL;
-	uq->recv_cq = NULL;
 	soft_unlock(nic);
 	soft_qp_destroy(uq->qp);
 	uv_object_remove(object);

@@ -90,7 +90,6 @@ static int to_rts(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 		return EINVAL;
 	uq->qp->psn = in->sq_psn;
 	uq->qp->state = SOFT_RTS;
-	uq->rnr_left = in->rnr_retry;
 	return 0;
 }
 
@@ -99,10 +98,6 @@ static void to_reset(struct uv_qp *uq)
 	soft_qp_hide(uq->qp);
 	soft_link_disconnect(uq->qp);
 	soft_qp_zero(uq->qp);
-	uq->rq_ci = 0;
-	uq->wait.on = false;
-	uq->answer_on = false;
-	uq->last_id = 0;
 }
 
 static void to_error(struct uv_qp *uq)

@@ -10,7 +10,8 @@
  *   context.c    contexts, device and port attributes, PDs     uar.c    doorbell pages
  *   memory.c shared.c  MRs    cq.c    qp.c    state.c          event.c  channels, async events
  *   device.c     the NIC of a port, its thread; the hooks of dv/soft
- *   decode.c move.c message.c receive.c                        how the hooks execute WQEs
+ *   decode.c move.c                                            how the hooks execute WQEs
+ *   message.c                                                  what tests send to a port
  *
  * Threads: the program's threads, in their system calls; one thread per NIC. nic->lock guards the
  * state of a NIC, uv_lock that of the process (contexts, file descriptors). uv_lock is taken first.
@@ -32,7 +33,6 @@
 #define UV_SQ_DEPTH_MAX 32768u
 #define UV_RQ_DEPTH_MAX 32768u
 #define UV_MR_BYTES_MAX (1ull << 40)
-#define UV_PIECES_MAX (SOFT_SGES_MAX + 2u)
 /* READs in one batch, at most: as many as a QP may have in flight */
 #define UV_BATCH_READS SOFT_READS_MAX
 #define UV_BATCH_PIECES 64u
@@ -109,40 +109,16 @@ struct uv_cq {
 	uint32_t async_events;
 };
 
-/* State of a message WQE in flight that waits for its answer; one per QP. */
-struct uv_wait {
-	bool on;
-	unsigned again; /* number of retransmissions of the request */
-	uint32_t n;     /* number of the WQE in the QP's window */
-	uint64_t id;
-};
-
+/* What a test sends to the socket of a port. */
 struct uv_message {
 	uint64_t magic;
-	uint32_t kind;   /* kind of message: enum uv_message_kind */
-	uint32_t status; /* result in an answer: enum uv_status */
-	uint32_t dest_qpn, src_qpn, src_psn, rkey;
-	uint64_t id;
-	uint64_t remote, length, swap_add, compare, result;
-	uint32_t imm;
-	uint16_t src_number; /* number of the requester's NIC, which gets the answer */
-	uint8_t opcode, solicited;
-	uint32_t pieces;
-	uint32_t timer; /* answer UV_RNR: the responder's min_rnr_timer code */
-	struct {
-		uint64_t address, bytes;
-	} piece[UV_PIECES_MAX];
+	uint32_t kind;   /* enum uv_message_kind */
+	uint32_t status; /* is the port up, have its GIDs moved, is the device removed? */
 };
-static_assert(sizeof(struct uv_message) == 608, "tests/verbs/test_engine.py makes one");
+static_assert(sizeof(struct uv_message) == 16, "tests/verbs/test_engine.py makes one");
 #define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
 
-/*
- * `status` of the last three: is the port up, have its GIDs moved, is the device removed? A test
- * sends these.
- */
-enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT, UV_GID, UV_GONE };
-
-enum uv_status { UV_OK, UV_NOT_READY, UV_RNR, UV_REMOTE_ACCESS, UV_REMOTE_INVALID, UV_REMOTE_OP };
+enum uv_message_kind { UV_PORT = 1, UV_GID, UV_GONE };
 
 struct uv_qp {
 	struct uv_object object;
@@ -154,10 +130,6 @@ struct uv_qp {
 	/* QP attributes set by MODIFY_QP and returned by QUERY_QP */
 	struct ib_uverbs_modify_qp attributes;
 	struct ib_uverbs_create_qp_resp caps;
-	/* receive queue */
-	struct soft_cq *recv_cq;
-	uint8_t *rq;
-	uint32_t rq_cnt, rq_shift, rq_ci;
 	/* doorbells */
 	uint32_t page;
 	/* doorbell register of the page that the QP uses; -1: unknown until its first doorbell */
@@ -165,13 +137,6 @@ struct uv_qp {
 	/* the QP to which this one is connected */
 	uint16_t peer_number;
 	int peer_pid; /* pid of the peer process; 0: not known yet */
-	/* messages */
-	struct uv_wait wait;
-	unsigned rnr_left;
-	/* true: the answer was not sent yet, because the peer's socket queue was full */
-	bool answer_on;
-	struct uv_message answer;
-	uint64_t last_id; /* id of the last executed request of the peer, which `answer` answers */
 	uint32_t async_events;
 };
 
@@ -315,33 +280,19 @@ void uv_async(struct uv_context *context, uint64_t element, uint32_t type);
 
 /* decode.c */
 bool uv_knows(uint8_t opcode);
-bool uv_is_message(uint8_t opcode);
 void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
 
 /* move.c */
-bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 void uv_gathered(struct dv_qp *qp);
-/* Copies bytes between this process and the process `pid`; returns 0 or a positive errno. */
-int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
-	bool write);
 
 /* message.c */
 /* opens the message socket; returns a descriptor or a negative errno */
 int uv_message_open(uint16_t number);
-enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op);
+/* Takes what tests have sent. Returns the number of messages. */
 unsigned uv_message_poll(struct dv_device *nic);
 /* Takes what a test has sent to a device that no context has open. The caller holds uv_lock. */
 void uv_message_idle(struct uv_device *device);
-bool uv_message_send(const struct uv_device *device, uint16_t number,
-	const struct uv_message *message, bool *ret_gone);
-
-/* receive.c */
-enum uv_status uv_receive(struct uv_qp *qp, const struct uv_message *message, int pid);
-enum uv_status uv_atomic(
-	struct dv_device *nic, const struct uv_message *message, uint64_t *ret_result);
-void uv_receive_flush(struct dv_qp *qp);
-unsigned uv_receive_scan(struct dv_device *nic);
 
 #endif

@@ -4,7 +4,6 @@
  * thread reads commands from a socket; one test kills it with READs in flight.
  */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <sys/socket.h>
 
 #include "config/clock.h"
@@ -397,19 +396,6 @@ static void a_request_over_tcp_reads_only_what_may_be_read(void **state)
 	end_close(&a);
 }
 
-static void no_file_is_left_in_dev_shm(void **state)
-{
-	DIR *folder = opendir("/dev/shm");
-	struct dirent *entry;
-
-	(void)state;
-	while (folder && (entry = readdir(folder)))
-		if (strncmp(entry->d_name, "peercache-soft", 14) == 0)
-			fail_msg("/dev/shm/%s", entry->d_name);
-	if (folder)
-		closedir(folder);
-}
-
 #define OVER(test, link)                                                                           \
 	{                                                                                          \
 		.name = #test "_over_" link, .test_func = test,                                    \
@@ -436,7 +422,6 @@ int main(void)
 		OVER_BOTH(a_read_from_an_absent_peer_is_retried_and_then_fails),
 		cmocka_unit_test(invalid_bytes_on_a_socket_close_only_that_socket),
 		cmocka_unit_test(a_request_over_tcp_reads_only_what_may_be_read),
-		cmocka_unit_test(no_file_is_left_in_dev_shm),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,18 +165,6 @@ static void a_count_is_printed_when_its_window_ends(void **state)
 	assert_non_null(strstr(text, "another site\nwarn  again\n"));
 }
 
-static void a_flush_prints_every_count(void **state)
-{
-	(void)state;
-	say("last");
-	say("last");
-	say("last");
-	log_flush();
-	assert_string_equal(text, "warn  last\nwarn  last message repeated 2 times: last\n");
-	log_flush();
-	assert_string_equal(text, "warn  last\nwarn  last message repeated 2 times: last\n");
-}
-
 static void a_call_site_that_logs_too_much_is_suppressed_and_counted(void **state)
 {
 	unsigned lines = 0;
@@ -189,42 +177,6 @@ static void a_call_site_that_logs_too_much_is_suppressed_and_counted(void **stat
 	assert_int_equal(lines, LOG_BURST);
 	log_flush();
 	assert_non_null(strstr(text, "480 more messages like this left out: client 19 failed\n"));
-}
-
-static void call_sites_are_counted_separately(void **state)
-{
-	(void)state;
-	for (int i = 0; i < 3; i++) {
-		log_warn("same");
-		log_error("same");
-	}
-	assert_string_equal(text, "warn  same\nerror same\n");
-}
-
-static void errno_survives_and_can_be_printed(void **state)
-{
-	(void)state;
-	errno = ENOSPC;
-	log_warn("write: %m");
-	assert_int_equal(errno, ENOSPC);
-	assert_string_equal(text, "warn  write: No space left on device\n");
-}
-
-static void long_messages_end_behind_a_word(void **state)
-{
-	static const char end[] = "12345678 ...\n";
-	char message[2 * LOG_LINE_BYTES] = "";
-
-	(void)state;
-	while (strlen(message) < sizeof(message) - 10)
-		strcat(message, "12345678 ");
-	say(message);
-	assert_in_range(strlen(text), LOG_LINE_BYTES - 10, strlen("warn  ") + LOG_LINE_BYTES);
-	assert_string_equal(text + strlen(text) - strlen(end), end);
-	/* so does the start of one that is repeated */
-	say(message);
-	log_flush();
-	assert_string_equal(text + strlen(text) - strlen(end), end);
 }
 
 static void a_text_is_cut_between_words_or_between_characters(void **state)
@@ -451,28 +403,6 @@ static void room_taken_by_another_process_blocks_no_thread(void **state)
 	}
 }
 
-static void a_flush_reports_lost_lines_once_there_is_room(void **state)
-{
-	int fd[2];
-
-	(void)state;
-	assert_int_equal(pipe(fd), 0);
-	block_stderr(fd[1]);
-	log_warn("not read");
-	log_flush();
-	drain(fd[0], first);
-	log_flush();
-	drain(fd[0], second);
-	log_flush();
-	drain(fd[0], third);
-	restore_stderr();
-	assert_string_equal(first, "");
-	assert_non_null(strstr(second, " warn  1 " LOST));
-	assert_string_equal(third, "");
-	close(fd[0]);
-	close(fd[1]);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -484,12 +414,8 @@ int main(void)
 			repeated_messages_are_counted_not_printed, start, stop),
 		cmocka_unit_test_setup_teardown(
 			a_count_is_printed_when_its_window_ends, start, stop),
-		cmocka_unit_test_setup_teardown(a_flush_prints_every_count, start, stop),
 		cmocka_unit_test_setup_teardown(
 			a_call_site_that_logs_too_much_is_suppressed_and_counted, start, stop),
-		cmocka_unit_test_setup_teardown(call_sites_are_counted_separately, start, stop),
-		cmocka_unit_test_setup_teardown(errno_survives_and_can_be_printed, start, stop),
-		cmocka_unit_test_setup_teardown(long_messages_end_behind_a_word, start, stop),
 		cmocka_unit_test(a_text_is_cut_between_words_or_between_characters),
 		cmocka_unit_test_setup_teardown(a_full_capture_buffer_is_not_overrun, start, stop),
 		cmocka_unit_test_setup_teardown(
@@ -500,8 +426,6 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_stopped_terminal_blocks_no_thread, start, stop),
 		cmocka_unit_test_setup_teardown(
 			room_taken_by_another_process_blocks_no_thread, start, stop),
-		cmocka_unit_test_setup_teardown(
-			a_flush_reports_lost_lines_once_there_is_room, start, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,17 +89,6 @@ static void words_for_measurements_need_test_hooks(void **state)
 #endif
 }
 
-static void registration_takes_time_without_a_rate(void **state)
-{
-	struct port_model model;
-	char why[256];
-
-	(void)state;
-	assert_int_equal(port_model_parse("register=100ms", &model, why, sizeof(why)), 0);
-	assert_int_equal(model.rate_gbps, 0);
-	assert_int_equal(model.register_ms_per_gib, 100);
-}
-
 static void what_is_malformed_is_refused_with_the_remedy(void **state)
 {
 	static const struct {
@@ -171,7 +160,6 @@ int main(void)
 		cmocka_unit_test(a_rate_alone_gets_the_defaults),
 		cmocka_unit_test(every_word_is_parsed_in_any_order),
 		cmocka_unit_test(words_for_measurements_need_test_hooks),
-		cmocka_unit_test(registration_takes_time_without_a_rate),
 		cmocka_unit_test(what_is_malformed_is_refused_with_the_remedy),
 		cmocka_unit_test(the_check_of_the_settings_names_the_model),
 	};

@@ -116,19 +116,6 @@ static void soft_ports_beyond_the_last_one_are_refused(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
-static void soft_ports_that_include_the_cluster_port_are_refused(void **state)
-{
-	struct settings s = settings_with((const char *const[]){
-		"rail.devices=soft,soft", "soft.link=tcp", "soft.port=31997", NULL});
-	char err[SETTINGS_ERR_BYTES];
-
-	(void)state;
-	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
-	assert_non_null(strstr(err, "cluster.port"));
-	assert_int_equal(settings_override(&s, "soft.address=10.0.0.9", err, sizeof(err)), 0);
-	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
-}
-
 static void one_port_for_two_sockets_is_refused(void **state)
 {
 	static const struct {
@@ -185,7 +172,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(the_defaults_of_the_table_are_those_of_the_settings),
 		cmocka_unit_test(only_ports_in_use_are_listed),
 		cmocka_unit_test(soft_ports_beyond_the_last_one_are_refused),
-		cmocka_unit_test(soft_ports_that_include_the_cluster_port_are_refused),
 		cmocka_unit_test(one_port_for_two_sockets_is_refused),
 		cmocka_unit_test(soft_ports_without_a_software_nic_over_tcp_are_not_checked),
 	};

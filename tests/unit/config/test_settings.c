@@ -155,24 +155,6 @@ static void numbers_with_trailing_text_are_refused(void **state)
 	}
 }
 
-static void flags_and_choices_accept_only_their_words(void **state)
-{
-	(void)state;
-	assert_int_equal(set("engine.huge_pages=no"), 0);
-	assert_false(s.engine_huge_pages);
-	assert_int_equal(set("engine.huge_pages=on"), 0);
-	assert_true(s.engine_huge_pages);
-	assert_int_equal(set("engine.huge_pages=2"), -EINVAL);
-	assert_says("give yes or no");
-	assert_int_equal(set("rail.polling=adaptive"), 0);
-	assert_int_equal(s.rail_polling, POLLING_ADAPTIVE);
-	assert_int_equal(set("rail.polling=adapt"), -EINVAL);
-	assert_int_equal(set("rail.polling=auto|busy"), -EINVAL);
-	assert_int_equal(set("rail.polling="), -EINVAL);
-	assert_says("give auto, busy or adaptive");
-	assert_int_equal(s.rail_polling, POLLING_ADAPTIVE);
-}
-
 static void text_that_is_too_long_is_refused_not_truncated(void **state)
 {
 	char text[NAME_BYTES_MAX + 1];
@@ -425,7 +407,6 @@ int main(void)
 		cmocka_unit_test_setup(bad_sizes_are_refused_and_change_nothing, start),
 		cmocka_unit_test_setup(numbers_outside_their_range_are_refused, start),
 		cmocka_unit_test_setup(numbers_with_trailing_text_are_refused, start),
-		cmocka_unit_test_setup(flags_and_choices_accept_only_their_words, start),
 		cmocka_unit_test_setup(text_that_is_too_long_is_refused_not_truncated, start),
 		cmocka_unit_test_setup(settings_of_tests_need_test_hooks, start),
 		cmocka_unit_test_setup(unknown_names_get_a_suggestion, start),

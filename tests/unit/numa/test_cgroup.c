@@ -103,35 +103,6 @@ static void limits_of_version_1_and_of_parents_apply(void **state)
 	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 511 * MIB);
 }
 
-static void the_lower_limit_of_both_versions_counts(void **state)
-{
-	(void)state;
-	put("sys/fs/cgroup/unified/memory.max", "209715200\n");
-	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "104857600\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 100 * MIB);
-	put("sys/fs/cgroup/unified/a/memory.high", "10485760\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 10 * MIB);
-	assert_string_equal(name, "memory.high of cgroup /a");
-}
-
-/* A container: the mount shows its own group as the root; or its name says that it cannot. */
-static void a_mount_of_a_part_of_the_tree_is_understood(void **state)
-{
-	(void)state;
-	put("proc/self/mountinfo",
-		"40 23 0:30 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
-	put("proc/self/cgroup", "4:memory:/docker/x\n");
-	put("sys/fs/cgroup/memory/memory.limit_in_bytes", "104857600\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 100 * MIB);
-	put("proc/self/cgroup", "4:memory:/docker/x/in\n");
-	put("sys/fs/cgroup/memory/in/memory.limit_in_bytes", "10485760\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 10 * MIB);
-	put("proc/self/cgroup", "4:memory:/docker/xin\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 100 * MIB);
-	put("proc/self/cgroup", "4:memory:/../../in\n");
-	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 100 * MIB);
-}
-
 static void memory_that_can_be_reclaimed_counts_as_unused(void **state)
 {
 	(void)state;
@@ -196,8 +167,6 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 		TEST(without_a_limit_nothing_is_lower),
 		TEST(limits_of_version_1_and_of_parents_apply),
-		TEST(the_lower_limit_of_both_versions_counts),
-		TEST(a_mount_of_a_part_of_the_tree_is_understood),
 		TEST(memory_that_can_be_reclaimed_counts_as_unused),
 		TEST(limits_of_huge_pages_and_tasks_are_read),
 		TEST(limits_of_processor_time_are_read),

@@ -136,26 +136,6 @@ static void zero_and_overflowing_sizes_are_refused(void **state)
 	assert_int_equal(huge_open("t-none", SIZE_MAX, -1, false, &h), -EINVAL);
 }
 
-static void more_than_available_is_refused_with_sizes_and_setting(void **state)
-{
-	struct huge h = {.fd = -7};
-
-	(void)state;
-	assert_int_equal(huge_open("t-much", 8193 * MIB, -1, false, &h), -ENOMEM);
-	assert_int_equal(h.fd, -7);
-	assert_non_null(strstr(text, "t-much: 8193 MiB wanted, 8192 MiB available (MemAvailable"));
-	assert_non_null(strstr(text, "lower engine.pool_bytes"));
-}
-
-static void the_real_machine_does_not_have_sixteen_tebibytes(void **state)
-{
-	struct huge h;
-
-	(void)state;
-	kernel_file_root(NULL);
-	assert_int_equal(huge_open("t-real", 1ull << 44, -1, true, &h), -ENOMEM);
-}
-
 static void the_limit_of_a_parent_cgroup_applies(void **state)
 {
 	struct huge h;
@@ -184,61 +164,6 @@ static void huge_pages_that_the_cgroup_does_not_allow_are_not_used(void **state)
 	assert_int_equal(h.page_bytes, 4096);
 	assert_non_null(strstr(
 		text, "2 huge pages of 2 MiB needed, hugetlb.2MB.max of cgroup /pod allows 1,"));
-	huge_close(&h);
-}
-
-/* The cgroup counts the pages of a pool only when they are touched. */
-static void huge_pages_that_another_pool_will_touch_are_not_used_again(void **state)
-{
-	struct huge first, second;
-
-	(void)state;
-	put(HUGE_DIR "/free_hugepages", "100\n");
-	put("proc/self/cgroup", "0::/pod\n");
-	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "6291456\n");
-	put("sys/fs/cgroup/pod/hugetlb.2MB.current", "0\n");
-	assert_int_equal(huge_open("t-first", 4 * MIB, -1, true, &first), 0);
-	if (first.page_bytes == 4096) {
-		huge_close(&first);
-		print_message("this machine has no 2 free huge pages\n");
-		skip();
-	}
-	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
-	assert_int_equal(second.page_bytes, 4096);
-	assert_non_null(strstr(text, "allows 3, and 2 of them are promised to other pools"));
-	huge_close(&second);
-	/* a limit of reservations counts them already */
-	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "max\n");
-	put("sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max", "8388608\n");
-	put("sys/fs/cgroup/pod/hugetlb.2MB.rsvd.current", "4194304\n");
-	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
-	assert_int_not_equal(second.page_bytes, 4096);
-	huge_close(&second);
-	/* the limit of pages that are touched is behind the lower one of reservations */
-	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "6291456\n");
-	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
-	assert_int_equal(second.page_bytes, 4096);
-	huge_close(&second);
-	huge_close(&first);
-}
-
-static void populated_memory_is_allocated_and_keeps_its_bytes(void **state)
-{
-	struct stat st;
-	struct huge h;
-
-	(void)state;
-	SKIP_EMULATED("its madvise() populates nothing");
-	assert_int_equal(huge_open("t-fill", 8 * MIB, -1, false, &h), 0);
-	((char *)h.base)[3 * MIB] = 'x';
-	assert_int_equal(huge_populate(&h, 2 * MIB, 2 * MIB), 0);
-	assert_int_equal(fstat(h.fd, &st), 0);
-	assert_in_range(st.st_blocks * 512, 2 * MIB, 4 * MIB);
-	assert_int_equal(huge_populate(&h, 0, SIZE_MAX), 0);
-	assert_int_equal(fstat(h.fd, &st), 0);
-	assert_int_equal(st.st_blocks * 512, 8 * MIB);
-	assert_int_equal(((char *)h.base)[3 * MIB], 'x');
-	assert_int_equal(huge_populate(&h, 8 * MIB, MIB), 0);
 	huge_close(&h);
 }
 
@@ -310,18 +235,6 @@ static void memory_is_placed_on_the_requested_node(void **state)
 	assert_string_equal(text, "");
 }
 
-static void a_missing_node_causes_a_warning(void **state)
-{
-	struct huge h;
-
-	(void)state;
-	assert_int_equal(huge_open("t-nowhere", 2 * MIB, 900, false, &h), 0);
-	assert_non_null(strstr(text, "cannot place it on node 900"));
-	huge_close(&h);
-	assert_int_equal(huge_open("t-nowhere", 2 * MIB, 5000, false, &h), 0);
-	huge_close(&h);
-}
-
 /* Another user that was given a read-only descriptor must not open it anew for writing. */
 static void memory_is_only_the_owner_s_to_open(void **state)
 {
@@ -349,19 +262,14 @@ int main(void)
 		TEST(small_pages_are_zeroed_writable_and_shared_by_fd),
 		TEST(a_core_dump_contains_no_pool),
 		TEST(zero_and_overflowing_sizes_are_refused),
-		TEST(more_than_available_is_refused_with_sizes_and_setting),
-		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
 		TEST(the_limit_of_a_parent_cgroup_applies),
 		TEST(huge_pages_that_the_cgroup_does_not_allow_are_not_used),
-		TEST(huge_pages_that_another_pool_will_touch_are_not_used_again),
 		TEST(memory_is_only_the_owner_s_to_open),
-		TEST(populated_memory_is_allocated_and_keeps_its_bytes),
 		TEST(memory_of_an_untouched_pool_is_not_available),
 		TEST(too_few_huge_pages_cause_small_pages_and_one_warning),
 		TEST(a_kernel_that_refuses_huge_pages_causes_small_pages),
 		TEST(surplus_huge_pages_count_only_if_memory_is_available),
 		TEST(memory_is_placed_on_the_requested_node),
-		TEST(a_missing_node_causes_a_warning),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_tree);

@@ -46,33 +46,6 @@ static void a_claim_is_exclusive_until_it_is_closed(void **state)
 	close(fd);
 }
 
-static void a_claim_names_its_process_and_ends_with_it(void **state)
-{
-	int ready[2], fd, holder = 0, status;
-	char byte;
-	pid_t pid;
-
-	(void)state;
-	assert_int_equal(pipe(ready), 0);
-	pid = fork();
-	if (pid == 0) {
-		if (pin_claim(7, &fd, &holder) == 0 && write(ready[1], "x", 1) == 1)
-			pause();
-		_exit(1);
-	}
-	close(ready[1]);
-	assert_int_equal(read(ready[0], &byte, 1), 1);
-	close(ready[0]);
-	assert_int_equal(pin_claim(7, &fd, &holder), -EBUSY);
-	assert_int_equal(holder, pid);
-	assert_int_equal(pin_holder(7), pid);
-	kill(pid, SIGKILL);
-	waitpid(pid, &status, 0);
-	assert_int_equal(pin_holder(7), 0);
-	assert_int_equal(pin_claim(7, &fd, &holder), 0);
-	close(fd);
-}
-
 static void impossible_cores_are_refused(void **state)
 {
 	int fd = -5, holder;
@@ -156,7 +129,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_claim_is_exclusive_until_it_is_closed),
-		cmocka_unit_test(a_claim_names_its_process_and_ends_with_it),
 		cmocka_unit_test(impossible_cores_are_refused),
 		cmocka_unit_test(a_run_directory_that_cannot_be_created_is_an_error),
 		cmocka_unit_test(a_pinned_thread_runs_on_its_core),

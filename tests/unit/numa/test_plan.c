@@ -23,29 +23,6 @@ static void assert_noted(const char *part)
 		fail_msg("\"%s\" does not say \"%s\"", p.note, part);
 }
 
-static void each_rail_gets_a_whole_core_on_the_node_of_its_nic(void **state)
-{
-	(void)state;
-	machine(SAVED);
-	set("rail.devices=" EIGHT);
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.rails, 8);
-	for (unsigned i = 0; i < 8; i++) {
-		const struct topology_cpu *cpu = topology_cpu(t, p.rail[i].core);
-
-		assert_non_null(cpu);
-		assert_int_equal(p.rail[i].numa_node, i / 4);
-		assert_int_equal(cpu->node, i / 4);
-		assert_int_not_equal(cpu->physical, topology_cpu(t, 0)->physical);
-		assert_true(p.rail[i].alone && p.rail[i].busy);
-		assert_int_not_equal(cpu->physical, topology_cpu(t, p.control_core)->physical);
-		for (unsigned j = 0; j < i; j++)
-			assert_int_not_equal(
-				cpu->physical, topology_cpu(t, p.rail[j].core)->physical);
-	}
-	assert_string_equal(p.note, "");
-}
-
 static void rails_of_a_full_node_get_cores_of_another_and_a_note(void **state)
 {
 	(void)state;
@@ -106,28 +83,6 @@ static void an_engine_without_rails_pins_nothing(void **state)
 	assert_int_equal(make(), -EINVAL);
 }
 
-static void busy_polling_needs_a_core_besides_the_control_core(void **state)
-{
-	(void)state;
-	machine(TWO_CORES);
-	set("rail.polling=busy");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.rail[0].core, 1);
-	assert_int_equal(p.control_core, 0);
-	assert_true(p.rail[0].busy);
-	set("rail.devices=soft,soft");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.poll_cores, 1);
-	assert_int_equal(p.rail[1].core, 1);
-	assert_true(p.rail[0].busy && p.rail[1].busy);
-	machine("synthetic:pack:1 [numa] core:1 pu:1");
-	memset(&p, 0x5a, sizeof(p));
-	assert_int_equal(make(), -EINVAL);
-	assert_logged(
-		"rail.polling = busy: rail 0 (soft) has no core of its own; set rail.polling");
-	assert_int_equal(p.rails, 0x5a5a5a5a);
-}
-
 static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 {
 	(void)state;
@@ -140,22 +95,6 @@ static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 	assert_noted("shares core 2 with the control plane");
 	set("rail.polling=busy");
 	assert_int_equal(make(), -EINVAL);
-}
-
-static void more_rails_than_cores_share_poll_cores(void **state)
-{
-	(void)state;
-	machine(FOUR_CORES);
-	set("rail.devices=soft:0,soft:1,soft:2");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.poll_cores, 2);
-	assert_int_equal(p.rail[0].core, 1);
-	assert_int_equal(p.rail[1].core, 1);
-	assert_int_equal(p.rail[2].core, 2);
-	assert_int_equal(p.control_core, 0);
-	assert_true(p.rail[0].busy && p.rail[1].busy && p.rail[2].busy);
-	assert_noted(
-		"4 usable cores for 3 rails, the control plane and the applications: 2 poll cores serve them all");
 }
 
 static void unpinned_rails_share_one_poll_core_by_default(void **state)
@@ -178,42 +117,6 @@ static void unpinned_rails_share_one_poll_core_by_default(void **state)
 	assert_int_equal(p.poll_cores, 3);
 }
 
-static void a_poll_core_serves_rails_of_one_node(void **state)
-{
-	static const unsigned four[] = {0, 0, 1, 1, 2, 2, 3, 3};
-
-	(void)state;
-	machine(SAVED);
-	/* The devices in this order are on the NUMA nodes 1 0 1 0 1 0 1 0. */
-	set("rail.devices=mlx5_4,mlx5_0,mlx5_5,mlx5_1,mlx5_6,mlx5_2,mlx5_7,mlx5_3");
-	set("rail.poll_cores=2");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.poll_cores, 2);
-	for (unsigned i = 0; i < 8; i++) {
-		assert_int_equal(p.rail[i].poll_core, i % 2);
-		assert_int_equal(p.rail[i].core, p.rail[i % 2].core);
-		assert_int_equal(topology_cpu(t, p.rail[i].core)->node, p.rail[i].numa_node);
-		assert_true(p.rail[i].alone && p.rail[i].busy);
-	}
-	assert_string_equal(p.note, "");
-	set("rail.devices=" EIGHT);
-	set("rail.poll_cores=4");
-	assert_int_equal(make(), 0);
-	for (unsigned i = 0; i < 8; i++)
-		assert_int_equal(p.rail[i].poll_core, four[i]);
-	/* Three poll cores have 3, 3 and 2 rails: the second one has rails of both NUMA nodes. */
-	set("rail.poll_cores=3");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.poll_cores, 3);
-	assert_int_equal(p.rail[3].poll_core, 1);
-	assert_int_equal(p.rail[4].poll_core, 1);
-	assert_noted("rail mlx5_3 of node 0 gets core");
-	set("rail.poll_cores=1");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.poll_cores, 1);
-	assert_int_equal(p.rail[7].core, p.rail[0].core);
-}
-
 static void rails_with_the_same_named_core_share_a_poll_core(void **state)
 {
 	(void)state;
@@ -233,17 +136,6 @@ static void rails_with_the_same_named_core_share_a_poll_core(void **state)
 	set("rail.poll_cores=1");
 	assert_int_equal(make(), -EINVAL);
 	assert_logged("rail.cores: 2 different cores, but rail.poll_cores = 1");
-}
-
-static void adaptive_polling_pins_cores_but_is_not_busy(void **state)
-{
-	(void)state;
-	machine(FOUR_CORES);
-	set("rail.polling=adaptive");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.rail[0].core, 1);
-	assert_true(p.rail[0].alone);
-	assert_false(p.rail[0].busy);
 }
 
 static void named_cores_are_used(void **state)
@@ -350,32 +242,6 @@ static void devices_must_exist_and_be_named_once(void **state)
 	assert_logged("more than 15");
 }
 
-static void a_device_name_that_is_too_long_is_refused(void **state)
-{
-	char *name = s.rail_devices;
-
-	(void)state;
-	machine(SAVED);
-	memset(name, 0, sizeof(s.rail_devices));
-	memset(name, 'm', 63);
-	memcpy(t->device[0].name, name, sizeof(t->device[0].name));
-	assert_int_equal(make(), 0);
-	strcat(name, "m");
-	assert_int_equal(make(), -EINVAL);
-}
-
-static void software_nics_are_spread_over_the_nodes(void **state)
-{
-	(void)state;
-	machine(SAVED);
-	set("rail.devices=soft,soft,soft");
-	assert_int_equal(make(), 0);
-	assert_int_equal(p.rail[0].numa_node, 0);
-	assert_int_equal(p.rail[1].numa_node, 1);
-	assert_int_equal(p.rail[2].numa_node, 0);
-	assert_int_equal(topology_cpu(t, p.rail[1].core)->node, 1);
-}
-
 static void a_note_that_is_too_long_is_truncated(void **state)
 {
 	(void)state;
@@ -417,24 +283,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
-		TEST(each_rail_gets_a_whole_core_on_the_node_of_its_nic),
 		TEST(rails_of_a_full_node_get_cores_of_another_and_a_note),
 		TEST(physical_cores_are_shared_only_when_none_is_free),
 		TEST(with_two_cores_nothing_is_pinned),
 		TEST(an_engine_without_rails_pins_nothing),
-		TEST(busy_polling_needs_a_core_besides_the_control_core),
 		TEST(busy_polling_on_a_named_shared_core_is_refused),
-		TEST(more_rails_than_cores_share_poll_cores),
 		TEST(unpinned_rails_share_one_poll_core_by_default),
-		TEST(a_poll_core_serves_rails_of_one_node),
 		TEST(rails_with_the_same_named_core_share_a_poll_core),
-		TEST(adaptive_polling_pins_cores_but_is_not_busy),
 		TEST(named_cores_are_used),
 		TEST(unusable_named_cores_are_refused),
 		TEST(a_nic_that_has_vanished_is_a_rail_that_is_absent),
 		TEST(devices_must_exist_and_be_named_once),
-		TEST(a_device_name_that_is_too_long_is_refused),
-		TEST(software_nics_are_spread_over_the_nodes),
 		TEST(a_note_that_is_too_long_is_truncated),
 		TEST(helper_threads_avoid_the_named_cores_but_the_last_one),
 	};

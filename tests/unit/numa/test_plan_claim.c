@@ -17,54 +17,6 @@
 #include "tests/unit/numa/folder.h"
 #include "tests/unit/numa/plan_world.h"
 
-static void a_second_engine_uses_cores_that_are_not_claimed(void **state)
-{
-	struct plan_claims first, second, third;
-	struct plan a;
-
-	(void)state;
-	machine("synthetic:pack:1 [numa] core:6 pu:1");
-	assert_int_equal(plan_claim(t, &s, &a, &first), 0);
-	assert_int_equal(first.count, 2);
-	assert_int_equal(a.rail[0].core, 1);
-	assert_int_equal(a.control_core, 0);
-	/*
-	 * Both engines read the topology at the same time: the second one sees no claim on a core
-	 * yet.
-	 */
-	machine("synthetic:pack:1 [numa] core:6 pu:1");
-	assert_int_equal(plan_claim(t, &s, &p, &second), 0);
-	assert_int_equal(p.rail[0].core, 2);
-	assert_int_equal(p.control_core, 3);
-	assert_int_equal(t->cpu[1].holder, getpid());
-	/*
-	 * Only two cores are left for the second engine: too few for a rail, the control plane and
-	 * applications.
-	 */
-	machine("synthetic:pack:1 [numa] core:6 pu:1");
-	assert_int_equal(plan_claim(t, &s, &p, &third), 0);
-	assert_int_equal(p.rail[0].core, -1);
-	assert_int_equal(third.count, 0);
-	plan_release(&second);
-	plan_release(&first);
-	assert_int_equal(pin_holder(1), 0);
-	assert_int_equal(pin_holder(2), 0);
-}
-
-static void a_named_core_of_another_engine_is_refused(void **state)
-{
-	struct plan_claims first, second = {.count = 77};
-
-	(void)state;
-	machine(FOUR_CORES);
-	set("rail.cores=2");
-	assert_int_equal(plan_claim(t, &s, &p, &first), 0);
-	assert_int_equal(plan_claim(t, &s, &p, &second), -EBUSY);
-	assert_logged("rail.cores: core 2 is claimed by process");
-	assert_int_equal(second.count, 77);
-	plan_release(&first);
-}
-
 static void a_core_shared_with_the_control_plane_is_claimed_once(void **state)
 {
 	struct plan_claims claims;
@@ -131,8 +83,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
-		TEST(a_second_engine_uses_cores_that_are_not_claimed),
-		TEST(a_named_core_of_another_engine_is_refused),
 		TEST(a_core_shared_with_the_control_plane_is_claimed_once),
 		TEST(a_core_shared_by_rails_is_claimed_once),
 		TEST(without_a_run_directory_nothing_is_claimed),

@@ -92,18 +92,6 @@ static void hardware_threads_of_one_core_share_a_physical_number(void **state)
 	topology_close(t);
 }
 
-static void an_unreadable_topology_is_refused_with_a_reason(void **state)
-{
-	struct topology *t = (struct topology *)&t, *before = t;
-
-	(void)state;
-	setenv("HWLOC_COMPONENTS", "stop", 1); /* nothing that could read anything */
-	assert_true(topology_open(&t) < 0);
-	unsetenv("HWLOC_COMPONENTS");
-	assert_non_null(strstr(text, "hwloc cannot read this machine"));
-	assert_ptr_equal(t, before);
-}
-
 static void allowed_cores_follow_the_affinity_mask(void **state)
 {
 	cpu_set_t all, one;
@@ -148,7 +136,6 @@ int main(void)
 		cmocka_unit_test_setup(a_synthetic_topology_has_its_cores_and_nodes, start),
 		cmocka_unit_test_setup(a_saved_topology_has_the_node_of_each_nic, start),
 		cmocka_unit_test_setup(hardware_threads_of_one_core_share_a_physical_number, start),
-		cmocka_unit_test_setup(an_unreadable_topology_is_refused_with_a_reason, start),
 		cmocka_unit_test_setup(allowed_cores_follow_the_affinity_mask, start),
 		cmocka_unit_test_setup(claimed_cores_have_their_holder, start),
 	};

@@ -342,7 +342,10 @@ class Bench(harness.ClusterTest):
         for words in (("get",), ("set",), ("exists", "--threads", 2), ("exists-get", "--verify"),
                       ("exists", "--absent"), ("get", "--absent"), ("set", "--present"),
                       ("remove",)):
+            before = engines.status(0)["counters"]["pages_published"]
             self.assertEqual(run(*words, "--working-set", "1MiB"), [0, 2], words)
+            stored = engines.status(0)["counters"]["pages_published"] - before
+            self.assertEqual(stored > 0, words == ("set",), words)
         # the pool is too small: it ends with an error
         self.assertEqual(run("get", "--working-set", "64MiB", "--page-bytes", "16MiB", "--batch", 1,
                              status=2), [0, 2])

@@ -18,6 +18,8 @@
 /* staging blocks of a channel, one for each page in staging; a power of two */
 #define STAGING_BLOCKS 1024u
 #define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
+/* bytes that one op READs into staging, at most: a longer page goes through it in pieces */
+#define STAGING_PIECE_BYTES (8 * SLICE_BYTES)
 /* locations that a channel's location cache is to remember: more than 98% of them are found */
 #define CACHE_LOCATIONS 65536u
 #define CACHE_WAYS 8u                                 /* entries of one set of the location cache */

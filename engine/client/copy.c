@@ -385,11 +385,21 @@ RACY uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, 
 	return g.crc;
 }
 
-void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from)
+void copy_scatter(
+	const struct pc_segment *segments, size_t at, const unsigned char *from, size_t bytes)
 {
-	for (unsigned s = 0; s < count; s++) {
-		copy_stream(segments[s].base, from, segments[s].bytes);
-		from += segments[s].bytes;
+	for (; bytes; segments++) {
+		size_t n;
+
+		if (at >= segments->bytes) {
+			at -= segments->bytes;
+			continue;
+		}
+		n = segments->bytes - at < bytes ? segments->bytes - at : bytes;
+		copy_stream((unsigned char *)segments->base + at, from, n);
+		from += n;
+		bytes -= n;
+		at = 0;
 	}
 }
 

@@ -77,8 +77,7 @@ enum pc_result {
 	PC_TIMEOUT = 4, /* the deadline passed before the page's result was known */
 	PC_FULL = 5,    /* set: the pools of this host have no room */
 	/* the arguments are wrong: key, lengths, number of segments, page too large; or the page
-	 * stored under the key has another length; or it is too long for staging, and no memory
-	 * could be registered for it: read it into registered memory */
+	 * stored under the key has another length */
 	PC_INVALID = 6,
 	PC_GONE = 7, /* the process is not attached to an engine */
 	/* the page is not done; a result has this value only until its submitted batch is done */

@@ -93,9 +93,9 @@ static void region_set(struct pc *pc, struct memory *m, uint16_t region)
  * Without the engine's pidfd no READ may write into the caller's memory: nothing would tell when
  * the NIC of a dead engine has stopped writing.
  */
-static bool memory_may_register(const struct client_session *session, const struct memory *m)
+static bool memory_may_register(const struct client_session *session)
 {
-	return session->pidfd >= 0 || m->staging;
+	return session->pidfd >= 0;
 }
 
 void memory_register_again(struct pc *pc, struct client_session *session, unsigned i)
@@ -106,7 +106,7 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 	pthread_mutex_lock(&pc->wire);
 	m = pc->memory[i];
 	/* If the new engine refuses the range, pages in it go through staging. */
-	if (m && !m->region && memory_may_register(session, m) && !shm_load(&session->dead) &&
+	if (m && !m->region && memory_may_register(session) && !shm_load(&session->dead) &&
 		!region_add(session, m, clock_monotonic_ns() + REGION_TIMEOUT_NS, &region))
 		region_set(pc, m, region);
 	pthread_mutex_unlock(&pc->wire);
@@ -192,7 +192,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 		return pc_no_session(pc);
 	}
 	now_ns = clock_monotonic_ns();
-	if (!m->staging && now_ns < until_ns) {
+	if (now_ns < until_ns) {
 		uint64_t half_ns = (until_ns - now_ns) / 2;
 
 		pc_reattach(pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
@@ -204,7 +204,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 	}
 	session = pc_session_get(pc);
 	rc = memory_table_insert(pc, m);
-	if (!rc && session && memory_may_register(session, m)) {
+	if (!rc && session && memory_may_register(session)) {
 		uint16_t region = 0;
 
 		rc = region_add(session, m, until_ns, &region);
@@ -281,14 +281,26 @@ static bool memfd_size_allows(size_t bytes)
 	return false;
 }
 
-/* Does the work of pc_memory_alloc(); `staging` as in struct memory. */
-static int memory_alloc(
-	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
+/* The range that starts at `base`; NULL: none. The caller holds `lock` or `wire`. */
+static struct memory *memory_at(const struct pc *pc, const void *base)
 {
+	for (unsigned i = 0; i < REGIONS_MAX; i++)
+		if (pc->memory[i] && pc->memory[i]->base == base)
+			return pc->memory[i];
+	return NULL;
+}
+
+int pc_memory_alloc_within(struct pc *pc, size_t bytes, unsigned timeout_ms, void **ret_memory)
+{
+	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
 	struct memory *m;
 	void *at;
 	int rc;
 
+	error_clear();
+	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
+		return error_set(-EINVAL,
+			"allocating memory needs a session, a size and a place for the result");
 	bytes = (bytes + PAGE_UNIT - 1) & ~(size_t)(PAGE_UNIT - 1);
 	m = calloc(1, sizeof(*m));
 	if (!m)
@@ -305,7 +317,6 @@ static int memory_alloc(
 	m->base = at;
 	m->bytes = bytes;
 	m->ours = true;
-	m->staging = staging;
 	rc = memory_add(pc, m, until_ns);
 	if (!rc)
 		*ret_memory = at;
@@ -318,61 +329,10 @@ fail:
 	return rc;
 }
 
-void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed)
-{
-	void *memory = NULL;
-	int rc = memory_alloc(pc, PAGE_BYTES_MAX, true, until_ns, &memory);
-
-	*ret_failed = rc && rc != -ETIMEDOUT;
-	return memory;
-}
-
-/* The range that starts at `base`; NULL: none. The caller holds `lock` or `wire`. */
-static struct memory *memory_at(const struct pc *pc, const void *base)
-{
-	for (unsigned i = 0; i < REGIONS_MAX; i++)
-		if (pc->memory[i] && pc->memory[i]->base == base)
-			return pc->memory[i];
-	return NULL;
-}
-
-void memory_stage_again(struct pc *pc, const void *base, uint64_t until_ns, bool *ret_failed)
-{
-	struct client_session *session = pc_session_get(pc);
-	struct memory *m;
-	uint16_t region;
-	int rc = 0;
-
-	*ret_failed = false;
-	if (!session)
-		return;
-	if (!pthread_mutex_trylock(&pc->wire)) {
-		m = memory_at(pc, base);
-		if (m && !m->region && !shm_load(&session->dead)) {
-			rc = region_add(session, m, until_ns, &region);
-			if (!rc)
-				region_set(pc, m, region);
-		}
-		pthread_mutex_unlock(&pc->wire);
-	}
-	*ret_failed = rc && rc != -ETIMEDOUT && !shm_load(&session->dead);
-	pc_session_put(pc, session);
-}
-
 int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 {
 	return pc_memory_alloc_within(
 		pc, bytes, (unsigned)(REGION_TIMEOUT_NS / 1000000), ret_memory);
-}
-
-int pc_memory_alloc_within(struct pc *pc, size_t bytes, unsigned timeout_ms, void **ret_memory)
-{
-	error_clear();
-	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
-		return error_set(-EINVAL,
-			"allocating memory needs a session, a size and a place for the result");
-	return memory_alloc(
-		pc, bytes, false, clock_monotonic_ns() + timeout_ms * 1000000ull, ret_memory);
 }
 
 int pc_memory_release(struct pc *pc, void *base)
@@ -409,28 +369,6 @@ int pc_memory_release(struct pc *pc, void *base)
 	if (session)
 		pc_session_put(pc, session);
 	return rc;
-}
-
-/*
- * Removes memory of the library that a READ of a lost engine may still write: it is never used
- * again. It is unmapped here if no request is in progress, otherwise in pc_close().
- */
-void memory_leave(struct pc *pc, void *base)
-{
-	if (pthread_mutex_trylock(&pc->wire))
-		return;
-	pthread_mutex_lock(&pc->lock);
-	for (unsigned i = 0; i < REGIONS_MAX; i++) {
-		struct memory *m = pc->memory[i];
-
-		if (!m || m->base != base || pc->session)
-			continue;
-		pc->memory[i] = NULL;
-		memory_changed(pc);
-		memory_free(m);
-	}
-	pthread_mutex_unlock(&pc->lock);
-	pthread_mutex_unlock(&pc->wire);
 }
 
 /* ---- the copy of a channel, by its thread --------------------------------------------------- */

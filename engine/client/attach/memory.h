@@ -27,10 +27,8 @@ struct memory {
 	int memfd;       /* the library's duplicate of the caller's memfd */
 	uint16_t region; /* region number; 0: the range is not registered with the current engine */
 	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
-	/* true: the library's own range, for pages longer than a channel's staging */
-	bool staging;
-	uint32_t pins; /* number of batches in flight that name this range */
-	uint32_t slot; /* index of the range in pc->memory */
+	uint32_t pins;   /* number of batches in flight that name this range */
+	uint32_t slot;   /* index of the range in pc->memory */
 };
 
 /* One registered range in a channel's copy of the table; the copy is sorted by base. */
@@ -49,18 +47,6 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 /* Marks every registered range as not registered, for a new session. The caller holds `lock`. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
-/*
- * New memory of the library for one page of any length, registered by `until_ns` and freed with
- * pc_memory_release(). NULL: there was no time left, or, *ret_failed, the error text says why.
- */
-void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed);
-/*
- * Registers memory of memory_stage() with the current engine if it is not. *ret_failed: the engine
- * refused it, and the error text says why. Does nothing while another request is in progress.
- */
-void memory_stage_again(struct pc *pc, const void *base, uint64_t until_ns, bool *ret_failed);
-/* Gives up memory that is never used again: it is unmapped now or in pc_close(). Does not wait. */
-void memory_leave(struct pc *pc, void *base);
 /* Copies the table of registered ranges into the channel if that table has changed. */
 void memory_refresh(struct pc_channel *ch);
 /*

@@ -700,16 +700,15 @@ static void batch_abandon(struct pc_batch *b)
 
 	b->abandoned = true;
 	for (uint32_t i = 0; i < ch->requests; i++)
-		if (ch->request[i].kind == REQUEST_LOOK && ch->request[i].batch == b)
+		if (ch->request[i].batch == b && !request_writes_caller(&ch->request[i]))
 			ch->request[i].batch = NULL;
 	for (uint32_t i = 0; i < b->count; i++) {
 		const struct page_work *p = &b->work[i];
 
-		if (p->phase == PAGE_IN_FLIGHT && !(p->pieces_out && p->flags & PAGE_REGISTERED))
-			ch->request[p->request].batch = NULL;
-		else if (p->phase != PAGE_LOOKING)
-			continue;
-		page_done(b, i, PC_TIMEOUT);
+		if (p->phase == PAGE_LOOKING ||
+			(p->phase == PAGE_IN_FLIGHT &&
+				!(p->pieces_out && p->flags & PAGE_REGISTERED)))
+			page_done(b, i, PC_TIMEOUT);
 	}
 }
 

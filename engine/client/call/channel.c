@@ -341,8 +341,7 @@ static bool channel_reads_in_flight(const struct pc_channel *ch)
 	for (uint32_t i = 0; i < ch->requests; i++) {
 		const struct client_request *r = &ch->request[i];
 
-		if (r->batch && (r->kind == REQUEST_RUN ||
-					(r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)))
+		if (r->batch && request_writes_caller(r))
 			return true;
 	}
 	return false;
@@ -407,15 +406,8 @@ void channel_inherited(struct pc_channel *ch)
 /* Leaves the session. No READ into the caller's memory is in flight. */
 static void channel_detach(struct pc_channel *ch)
 {
+	/* A READ may still write into the segment: the engine's own mapping keeps its memory alive */
 	channel_unmap(ch);
-	/* A READ may still write into the segment or into staging.large. The engine's own mapping
-	 * keeps the memory of both alive. The library gives up its address, so that no later page
-	 * of the library lies there. */
-	if (ch->staging.large_busy) {
-		ch->staging.large_busy = false;
-		memory_leave(ch->pc, ch->staging.large);
-		ch->staging.large = NULL;
-	}
 	credit_forget(ch);
 	channels_attached(ch->pc, ch->session, -1);
 	pc_session_put(ch->pc, ch->session);
@@ -529,8 +521,6 @@ static struct cache_set *cache_new(void)
 
 static void channel_free(struct pc_channel *ch)
 {
-	if (ch->staging.large)
-		pc_memory_release(ch->pc, ch->staging.large);
 	while (ch->spare) {
 		struct pc_batch *b = ch->spare;
 

@@ -32,9 +32,10 @@ enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK, 
 enum page_phase {
 	PAGE_LOOK = 0, /* waits for room in an op ring, to READ a bucket of its key */
 	PAGE_RUN,      /* waits to be planned into a run; then is in one of pc_batch.runs */
-	PAGE_FETCH,    /* waits for room in an op ring, to READ the page by itself */
-	PAGE_STAGE,    /* waits for room in an op ring and for staging memory, to READ the page */
-	PAGE_STORE,    /* set: waits for a credit, to copy the page into its slot */
+	/* waits for room in an op ring, and in staging if its memory is unregistered, to READ the
+	 * page by itself */
+	PAGE_FETCH,
+	PAGE_STORE, /* set: waits for a credit, to copy the page into its slot */
 	/* the page READ was stale, or its CRC is due, or a set has found the page; waits for room
 	 * in an op ring, to READ the page head. Also the READs of a BATCH_PEEK that wait for
 	 * room */
@@ -88,9 +89,7 @@ struct page_work {
 	/* destination of a regular page, as in a run_entry, with the region in the upper bits */
 	uint64_t to;
 	uint32_t next; /* index of the next page in its queue or in its run */
-	/* index of the request in flight for the page; of a sliced page, the latest one. Not set
-	 * for a page in a run of pages, look-ups or heads */
-	uint32_t request;
+	uint32_t spare;
 	/* pages_init() makes everything from here to the end of the line 0 */
 	/* cache_number() of the entry that had the page, if it still does. Before, and while the
 	 * page is looked up: cache_index(), which keys_hash() of key.c sets at the end of
@@ -258,7 +257,7 @@ static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result resu
  */
 static inline bool waits_for_room(unsigned phase)
 {
-	return phase == PAGE_FETCH || phase == PAGE_STAGE;
+	return phase == PAGE_FETCH;
 }
 
 static inline void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
@@ -324,19 +323,16 @@ static inline uint32_t run_unqueue(struct pc_batch *b)
 	return head;
 }
 
-static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
+static inline void page_in_flight(struct pc_batch *b, uint32_t i)
 {
 	b->work[i].phase = PAGE_IN_FLIGHT;
-	b->work[i].request = request;
 	b->channel->moves++;
 }
 
 /* The phase in which a page waits to be READ from another host. */
 static inline enum page_phase page_read_phase(const struct page_work *p)
 {
-	if (likely(p->regular))
-		return PAGE_RUN;
-	return p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE;
+	return likely(p->regular) ? PAGE_RUN : PAGE_FETCH;
 }
 
 /*

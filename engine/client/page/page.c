@@ -7,7 +7,7 @@
  * here. Channel thread. The phases:
  *
  *   get      LOOK ~> found: here --> copied, DONE
- *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
+ *                           elsewhere --> RUN (or FETCH) ~> DONE,
  *                                               or stale, or its CRC is due --> HEAD ~> DONE
  *   exists   LOOK ~> DONE
  *   set      LOOK ~> found: here --> DONE
@@ -268,7 +268,7 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	if (unlikely(p->verify))
 		crc = copy_scatter_crc(page->segments, page->segment_count, from);
 	else
-		copy_scatter(page->segments, page->segment_count, from);
+		copy_scatter(page->segments, 0, from, p->bytes);
 	/* loads the page head after the payload; pairs with the fence of the engine, which
 	 * increments the generation before it reuses the slot */
 	shm_fence_load();
@@ -339,6 +339,8 @@ void page_hit(struct pc_batch *b, uint32_t i)
 
 	ch->counts.hits_remote++;
 	ch->counts.bytes_read += p->bytes;
+	if (!(p->flags & PAGE_REGISTERED))
+		ch->counts.bytes_staged += p->bytes;
 	ch->peer_rest_until_ns[p->peer] = 0;
 	notice_touch(ch, p, channel_now_ms(ch));
 	page_done(b, i, PC_HIT);

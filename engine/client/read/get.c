@@ -571,14 +571,15 @@ static bool fetch_rails_idle(const struct pc_batch *b)
 	return pages < ch->rails;
 }
 
-/* Bytes of the page that its next op reads: one slice, or all of the rest. */
+/* Bytes of the page that its next op reads: one slice, or all of the rest that staging takes. */
 static uint32_t fetch_piece_bytes(const struct pc_batch *b, const struct page_work *p)
 {
 	uint32_t left = p->bytes - p->slices * SLICE_BYTES;
 
-	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !fetch_rails_idle(b))
-		return left;
-	return SLICE_BYTES;
+	if (left > SLICE_BYTES && fetch_rails_idle(b))
+		return SLICE_BYTES;
+	return p->flags & PAGE_REGISTERED || left < STAGING_PIECE_BYTES ? left
+									: STAGING_PIECE_BYTES;
 }
 
 /* The bytes of a page that one op reads. */
@@ -626,6 +627,7 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 
 	r->rail = (uint8_t)rail;
 	r->hold = piece->hold;
+	r->slice = p->slices;
 	r->bytes = piece->bytes;
 	p->peer = m->peer;
 	p->pieces_out++;
@@ -633,12 +635,11 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	fetch_line(b, p, piece, run_cookie(r->generation, index), header);
 	submit_page(ch, rail, header, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
-		p->slices++;
-		p->request = index;
+		p->slices = (uint8_t)(p->slices + piece->bytes / SLICE_BYTES);
 		page_requeue(b, i);
 		ch->moves++;
 	} else {
-		page_in_flight(b, i, index);
+		page_in_flight(b, i);
 	}
 }
 
@@ -657,7 +658,7 @@ bool fetch_stop(struct pc_batch *b, uint32_t i)
 	return true;
 }
 
-static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold);
+static void fetch_end(struct pc_batch *b, uint32_t i);
 
 /*
  * True if the page cannot be READ as it is: a slice failed, its holder died, or its destination is
@@ -671,7 +672,7 @@ static bool fetch_other(struct pc_batch *b, uint32_t i, struct op_segment *ret_s
 	/* one slice of the page failed while the others waited for room */
 	if (p->piece_status != OP_HIT) {
 		if (!fetch_stop(b, i))
-			fetch_end(b, i, CLIENT_NONE);
+			fetch_end(b, i);
 		return true;
 	}
 	if (!map_by_ref(ch, p->at.ref)) { /* the holder left the map after the look-up */
@@ -682,38 +683,25 @@ static bool fetch_other(struct pc_batch *b, uint32_t i, struct op_segment *ret_s
 		}
 		return true;
 	}
-	if (p->phase == PAGE_STAGE || fetch_resolve(ch, &b->pages[i], ret_segments))
+	if (!(p->flags & PAGE_REGISTERED) || fetch_resolve(ch, &b->pages[i], ret_segments))
 		return false;
 	if (fetch_stop(b, i))
 		return true;
 	p->slices = 0;
 	p->flags &= (uint8_t)~PAGE_REGISTERED;
-	page_queue(b, i, PAGE_STAGE);
+	page_queue(b, i, PAGE_FETCH);
 	return true;
 }
 
-static bool fetch_no_room(struct pc_batch *b, uint32_t i)
+/* The page is again first in its queue. An answer makes room on a rail and in staging. */
+static void fetch_no_room(struct pc_batch *b, uint32_t i)
 {
-	struct pc_channel *ch = b->channel;
-
-	ch->no_room = true;
+	b->channel->no_room = true;
 	page_requeue(b, i);
-	return false;
 }
 
-/* The page has no staging block. False: no room; the page is again first in its queue. */
-static bool fetch_unstaged(struct pc_batch *b, uint32_t i, uint32_t hold)
-{
-	if (hold == STAGING_FAILED) {
-		page_done(b, i, PC_INVALID);
-		return true;
-	}
-	page_requeue(b, i);
-	return false;
-}
-
-/* Posts the next op of any kind of page. False: no room; the page is again first in its queue. */
-static bool fetch_page(struct pc_batch *b, uint32_t i)
+/* Posts the next op of the page, or moves the page on if it cannot be READ as it is. */
+static void fetch_page(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
@@ -723,13 +711,15 @@ static bool fetch_page(struct pc_batch *b, uint32_t i)
 		.count = (uint16_t)b->pages[i].segment_count};
 	const struct map_member *m;
 	uint32_t rail;
+	bool staged;
 
 	if (fetch_other(b, i, segment))
-		return true;
-	if (p->phase == PAGE_STAGE)
-		piece.count = 1;
+		return;
+	staged = !(p->flags & PAGE_REGISTERED);
 	piece.bytes = fetch_piece_bytes(b, p);
-	if (piece.bytes < p->bytes) {
+	if (staged) {
+		piece.count = 1;
+	} else if (piece.bytes < p->bytes) {
 		piece.count = fetch_cut(segment, p->slices * SLICE_BYTES, piece.bytes, cut_off);
 		piece.segments = cut_off;
 	}
@@ -741,35 +731,37 @@ static bool fetch_page(struct pc_batch *b, uint32_t i)
 			.bytes = piece.bytes,
 			.least = piece.bytes},
 		p->at.place);
-	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
-		return fetch_no_room(b, i);
-	if (p->phase == PAGE_STAGE) {
-		piece.hold = staging_take_page(ch, p->bytes, b->deadline_ns, segment);
-		if (piece.hold == CLIENT_NONE || piece.hold == STAGING_FAILED)
-			return fetch_unstaged(b, i, piece.hold);
+	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE) {
+		fetch_no_room(b, i);
+		return;
+	}
+	if (staged) {
+		piece.hold = staging_take(&ch->staging, piece.bytes);
+		if (piece.hold == CLIENT_NONE) {
+			fetch_no_room(b, i);
+			return;
+		}
+		segment[0] = (struct op_segment){.region = ch->staging.region,
+			.length = piece.bytes,
+			.offset = staging_offset(&ch->staging, piece.hold)};
 	}
 	fetch_submit(b, i, m, rail, &piece);
-	return true;
 }
 
 static void fetch_step(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
-	static const enum page_phase queue[] = {PAGE_FETCH, PAGE_STAGE};
 	uint32_t i;
 
-	for (unsigned q = 0; q < 2; q++)
-		while (!ch->broken && !ch->no_room &&
-			(i = page_unqueue(b, queue[q])) != CLIENT_NONE)
-			if (!fetch_page(b, i))
-				break;
+	while (!ch->broken && !ch->no_room && (i = page_unqueue(b, PAGE_FETCH)) != CLIENT_NONE)
+		fetch_page(b, i);
 }
 
 void get_step(struct pc_batch *b)
 {
 	if (page_waits(b, PAGE_RUN) || b->runs.head != CLIENT_NONE)
 		run_step(b);
-	if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
+	if (page_waits(b, PAGE_FETCH))
 		fetch_step(b);
 }
 
@@ -895,27 +887,21 @@ static void fetch_hit(struct pc_batch *b, uint32_t i)
 		page_hit(b, i);
 }
 
-static void fetch_copy(struct pc_batch *b, uint32_t i, uint32_t hold)
+/* Copies what was READ into a staging block to its destination. */
+static void fetch_copy(const struct client_request *r)
 {
-	struct pc_channel *ch = b->channel;
-	const struct pc_page *page = &b->pages[i];
-
-	if (hold != CLIENT_NONE) {
-		copy_scatter(page->segments, page->segment_count, staging_at(&ch->staging, hold));
-		/* the caller may report the page to another core, which then reads the
-		 * destination */
-		shm_fence_stream();
-		ch->counts.bytes_staged += b->work[i].bytes;
-	}
-	fetch_hit(b, i);
+	copy_scatter(r->batch->pages[r->page].segments, (uint32_t)r->slice * SLICE_BYTES,
+		staging_at(&r->batch->channel->staging, r->hold), r->bytes);
+	/* the caller may report the page to another core, which then reads the destination */
+	shm_fence_stream();
 }
 
 /* Every op of the page was answered: the page is a hit or goes on to its next attempt. */
-static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold)
+static void fetch_end(struct pc_batch *b, uint32_t i)
 {
 	b->work[i].slices = 0;
 	if (likely(b->work[i].piece_status == OP_HIT))
-		fetch_copy(b, i, hold);
+		fetch_hit(b, i);
 	else
 		get_not_hit(b, i);
 }
@@ -924,6 +910,8 @@ void fetch_answer(const struct client_request *r, uint32_t status)
 {
 	struct page_work *p = &r->batch->work[r->page];
 
+	if (status == OP_HIT && r->hold != CLIENT_NONE)
+		fetch_copy(r);
 	p->pieces_out--;
 	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
 		p->rails_tried |= (uint16_t)(1u << r->rail);
@@ -931,5 +919,5 @@ void fetch_answer(const struct client_request *r, uint32_t status)
 		p->piece_status = (uint8_t)status;
 	/* A page that is still in its queue has slices to post and ends after those. */
 	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
-		fetch_end(r->batch, r->page, r->hold);
+		fetch_end(r->batch, r->page);
 }

@@ -46,7 +46,10 @@ struct client_request {
 	uint8_t rail;
 	uint8_t pages;  /* RUN, LOOK, PUBLISH: number of pages, at most RUN_PAGES_MAX */
 	uint8_t region; /* LOOK: look_open.region */
-	uint16_t left;  /* CREDIT: number of slots that no answer has told of yet */
+	union {
+		uint16_t left;  /* CREDIT: number of slots that no answer has told of yet */
+		uint16_t slice; /* FETCH: the first one that it READs */
+	};
 };
 static_assert(sizeof(struct client_request) == 32, "two to a cache line");
 
@@ -69,6 +72,12 @@ static inline uint32_t request_take(
 	r->left = 1;
 	r->pages = 1;
 	return index;
+}
+
+/* True if the NIC may write into the caller's memory until the request is answered. */
+static inline bool request_writes_caller(const struct client_request *r)
+{
+	return r->kind == REQUEST_RUN || (r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE);
 }
 
 static inline void request_free(struct pc_channel *ch, uint32_t index)

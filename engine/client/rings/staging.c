@@ -3,15 +3,10 @@
  * The channel's staging region: buckets and page heads are READ into its front, pages with an
  * unregistered destination into the rest. A staging block is freed only after its READ was
  * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
- * order in which it was taken, which is about the order of the answers. A page larger than the
- * region goes through memory of its own, `large`. Channel thread.
+ * order in which it was taken, which is about the order of the answers. Channel thread.
  */
 #include "config/limits.h"
-#include "engine/abi/op.h"
-#include "engine/abi/page.h"
-#include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/attach/memory.h"
 #include "engine/client/rings/staging.h"
 
 #include <string.h>
@@ -55,65 +50,3 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 	s->used += need + gap;
 	return s->last++ & (STAGING_BLOCKS - 1);
 }
-
-uint32_t staging_offset(const struct staging *s, uint32_t block)
-{
-	return s->block[block].offset;
-}
-
-/* ---- staging for one page -------------------------------------------------------------------- */
-
-/*
- * A page larger than the staging region goes through memory of its own, one page at a time. It is
- * registered once and kept.
- */
-static uint32_t staging_take_large(struct pc_channel *ch, uint64_t deadline_ns)
-{
-	struct staging *s = &ch->staging;
-	bool failed = false;
-
-	if (s->large_busy)
-		return CLIENT_NONE;
-	if (!s->large)
-		s->large = memory_stage(ch->pc, deadline_ns, &failed);
-	if (!s->large)
-		return failed ? STAGING_FAILED : CLIENT_NONE;
-	memory_refresh(ch);
-	s->large_busy = true;
-	return STAGING_LARGE;
-}
-
-uint32_t staging_take_page(
-	struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns, struct op_segment *ret_segment)
-{
-	uint32_t block;
-
-	if (bytes <= STAGING_PAGE_MAX) {
-		block = staging_take(&ch->staging, bytes);
-		if (block != CLIENT_NONE)
-			*ret_segment = (struct op_segment){.region = ch->staging.region,
-				.length = bytes,
-				.offset = staging_offset(&ch->staging, block)};
-	} else {
-		const struct memory_view *m;
-		bool failed = false;
-
-		block = staging_take_large(ch, deadline_ns);
-		if (block != STAGING_LARGE)
-			return block;
-		m = memory_find(ch, ch->staging.large, bytes);
-		if (!m) { /* it is not registered with the engine that followed a lost one */
-			memory_stage_again(ch->pc, ch->staging.large, deadline_ns, &failed);
-			memory_refresh(ch);
-			m = memory_find(ch, ch->staging.large, bytes);
-		}
-		if (!m) {
-			ch->staging.large_busy = false;
-			return failed ? STAGING_FAILED : CLIENT_NONE;
-		}
-		*ret_segment = (struct op_segment){.region = m->region, .length = bytes};
-	}
-	return block;
-}
-
-/* ---- scratch slots --------------------------------------------------------------------------- */

@@ -8,9 +8,6 @@
 
 #include "engine/client/constants.h"
 
-struct op_segment;
-struct pc_channel;
-
 struct staging_block {
 	uint32_t offset; /* offset of the block in the staging region, bytes */
 	uint32_t bytes;
@@ -31,39 +28,28 @@ struct staging {
 	/* bit per scratch slot: it is free; and the word in which the last search ended */
 	uint32_t scratch_free[SCRATCH_SLOTS / 32];
 	uint32_t scratch_last;
-	/* memory registered by the library for one page that is larger than the staging region */
-	void *large;
-	bool large_busy;
 };
-#define STAGING_LARGE STAGING_BLOCKS /* number of a staging block that stands for staging.large */
-/* no block: a page so long has no staging here, and the error text says why */
-#define STAGING_FAILED (STAGING_BLOCKS + 1)
 
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
-/*
- * Takes staging for a page of `bytes` bytes, by `deadline_ns`. Returns the number of its block,
- * with the segment to READ into; CLIENT_NONE: no room at the moment; or STAGING_FAILED.
- */
-uint32_t staging_take_page(struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns,
-	struct op_segment *ret_segment);
 /* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
 static inline void staging_free(struct staging *s, uint32_t block)
 {
-	if (block == STAGING_LARGE) {
-		s->large_busy = false;
-		return;
-	}
 	s->block[block].freed = true;
 	while (s->first != s->last && s->block[s->first & (STAGING_BLOCKS - 1)].freed)
 		s->used -= s->block[s->first++ & (STAGING_BLOCKS - 1)].bytes;
 }
 
+static inline uint32_t staging_offset(const struct staging *s, uint32_t block)
+{
+	return s->block[block].offset;
+}
+
 static inline unsigned char *staging_at(const struct staging *s, uint32_t block)
 {
-	return block == STAGING_LARGE ? s->large : s->base + s->block[block].offset;
+	return s->base + staging_offset(s, block);
 }
-uint32_t staging_offset(const struct staging *s, uint32_t block);
+
 /* Bits `at` to `at` + `count` - 1. */
 static inline uint32_t scratch_bits(uint32_t at, uint32_t count)
 {

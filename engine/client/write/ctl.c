@@ -47,7 +47,7 @@ bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_
 	}
 	index = request_take(ch, kind, b, i);
 	op->cookie = request_cookie(ch, index);
-	page_in_flight(b, i, index);
+	page_in_flight(b, i);
 	submit_ctl(ch, op, 1);
 	return true;
 }

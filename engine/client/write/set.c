@@ -399,7 +399,7 @@ static void publish_post(struct pc_batch *b, uint32_t pages)
 
 	ch->request[index].pages = (uint8_t)pages;
 	ch->request[index].waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages);
-	page_in_flight(b, i, index);
+	page_in_flight(b, i);
 	for (uint32_t k = 1; k < pages; k++) {
 		i = page_unqueue(b, PAGE_PUBLISH);
 		p = &b->work[i];
@@ -407,7 +407,7 @@ static void publish_post(struct pc_batch *b, uint32_t pages)
 			.generation = p->at.generation,
 			.crc = p->crc,
 			.key = p->key};
-		page_in_flight(b, i, index);
+		page_in_flight(b, i);
 	}
 	submit_ctl_lines(ch, &op, ctl_lines(pages), pages);
 }

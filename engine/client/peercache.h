@@ -253,11 +253,9 @@ struct pc_page {
 };
 
 /*
- * Batches of 0 to 65,536 pages. Each page gets one result, in order. A batch may name a key twice:
- * get fills both pages, set stores the first and reports its result for both, but PC_INVALID for
- * the second if it has another length. The caller keeps all arrays, keys and segments until the
- * call returns. Return 0; -EINVAL for a NULL argument or a count out of range; -ENOMEM. After an
- * error the results are not written.
+ * Batches of 0 to 65,536 pages. Each page gets one result, in order. The caller keeps all arrays,
+ * keys and segments until the call returns. Return 0; -EINVAL for a NULL argument or a count out of
+ * range; -ENOMEM. After an error the results are not written.
  *
  *   get     reads the page into the segments. After any result except PC_HIT the content of the
  *           segments is undefined. The stored page must have exactly the length of all segments

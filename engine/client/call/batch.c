@@ -335,7 +335,7 @@ static inline void page_start(struct page_work *p, const struct page_work *like)
 {
 	memcpy(&p->cached, &like->cached,
 		offsetof(struct page_work, other) - offsetof(struct page_work, cached));
-	memset(&p->wrong, 0, offsetof(struct page_work, twin) - offsetof(struct page_work, wrong));
+	memset(&p->wrong, 0, offsetof(struct page_work, crc) - offsetof(struct page_work, wrong));
 }
 
 /* A page of any shape. False: the caller's arguments for it are invalid. */
@@ -509,11 +509,10 @@ static struct pc_batch *batch_take(struct pc_channel *ch, uint32_t count)
 			return b;
 		free(b); /* a larger one takes its place in the list */
 	}
-	b = malloc(sizeof(*b) + capacity * (sizeof(b->work[0]) + 4 * sizeof(*b->twin_table)));
+	b = malloc(sizeof(*b) + capacity * sizeof(b->work[0]));
 	if (!b)
 		return NULL;
 	b->capacity = capacity;
-	b->twin_table = (uint32_t *)(void *)&b->work[capacity];
 	return b;
 }
 
@@ -526,7 +525,6 @@ struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 	b->channel = ch;
 	b->next = NULL;
 	b->count = b->left = count;
-	b->twins = 0;
 	memset(b->missed, 0, sizeof(b->missed));
 	b->expired = b->abandoned = false;
 	b->pins = 0;
@@ -570,35 +568,6 @@ void batch_free(struct pc_batch *b)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/*
- * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
- * once.
- */
-static void twins_find(struct pc_batch *b)
-{
-	uint32_t slots = 2, *slot = b->twin_table;
-
-	while (slots < 2 * b->count)
-		slots *= 2;
-	memset(slot, 0xff, slots * sizeof(*slot));
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-		uint32_t at = (uint32_t)p->key.word[1] & (slots - 1);
-
-		if (p->phase == PAGE_DONE)
-			continue;
-		while (slot[at] != CLIENT_NONE && !page_key_equal(&b->work[slot[at]].key, &p->key))
-			at = (at + 1) & (slots - 1);
-		if (slot[at] == CLIENT_NONE) {
-			slot[at] = i;
-			continue;
-		}
-		p->phase = PAGE_TWIN;
-		p->twin = slot[at];
-		b->twins++;
-	}
-}
-
 /* Ends a page that no set can store here. */
 static void page_too_large(struct pc_batch *b, uint32_t i)
 {
@@ -622,14 +591,13 @@ static void batch_begin(struct pc_batch *b)
 		return;
 	}
 	if (b->kind == BATCH_SET) {
-		twins_find(b);
 		b->first_rail = ch->turn;
 		ch->turn += b->count;
 	}
 	for (uint32_t i = 0; i < b->count; i++) {
 		struct page_work *p = &b->work[i];
 
-		if (p->phase == PAGE_DONE || p->phase == PAGE_TWIN)
+		if (p->phase == PAGE_DONE)
 			continue;
 		if (b->kind == BATCH_REMOVE)
 			page_queue(b, i, PAGE_REMOVE);
@@ -641,31 +609,6 @@ static void batch_begin(struct pc_batch *b)
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
-
-/* Ends a page that is stored under its key with `stored` bytes, which the caller's are not. */
-static void twin_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
-{
-	error_length(b->work[i].bytes, stored);
-	page_done(b, i, PC_INVALID);
-}
-
-static void twins_end(struct pc_batch *b)
-{
-	uint32_t first;
-	bool same;
-
-	for (uint32_t i = 0; i < b->count && b->twins; i++) {
-		if (b->work[i].phase != PAGE_TWIN)
-			continue;
-		b->twins--;
-		first = b->work[i].twin;
-		same = b->results[first] != PC_HIT || b->work[first].bytes == b->work[i].bytes;
-		if (same)
-			page_done(b, i, b->results[first]);
-		else
-			twin_differs(b, i, b->work[first].bytes);
-	}
-}
 
 /* Ends all queued pages of a batch at its deadline. Credits that they hold go back into stock. */
 static void batch_expire(struct pc_batch *b)
@@ -736,8 +679,6 @@ void batch_step(struct pc_batch *b)
 		else
 			ctl_step(b);
 	}
-	if (b->left && b->left == b->twins)
-		twins_end(b);
 }
 
 /*
@@ -754,7 +695,6 @@ void batch_gone(struct pc_batch *b, enum pc_result result)
 	for (uint32_t i = 0; i < b->count; i++)
 		if (b->work[i].phase != PAGE_DONE)
 			page_done(b, i, result);
-	b->twins = 0;
 	b->expired = b->abandoned = true;
 }
 

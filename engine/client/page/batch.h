@@ -50,8 +50,6 @@ enum page_phase {
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
 	PAGE_LOOKING,                 /* is in a run of look-ups or heads, open or in flight */
 	PAGE_IN_RUN,                  /* is in a run that a rail READs into registered memory */
-	/* set: waits for an earlier page of the batch that has the same key */
-	PAGE_TWIN,
 	PAGE_DONE,
 };
 
@@ -123,8 +121,6 @@ struct page_work {
 	uint8_t other_length : 1; /* a location of the page had another length than the caller's */
 	uint8_t verify : 4;       /* get: enum page_verify */
 	union {
-		/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
-		uint32_t twin;
 		/* first page of a run in pc_batch.runs: first page of the next run */
 		uint32_t run_next;
 		/* set, after the copy: CRC32C of the page */
@@ -151,7 +147,6 @@ struct pc_batch {
 	bool abandoned;
 	uint32_t count;
 	uint32_t left;  /* number of pages that are not done */
-	uint32_t twins; /* number of pages that are in state PAGE_TWIN */
 	/* get: pc_channel.cache_changes before the first page was looked up in the cache: a page
 	 * that was found later, or has lost its entry, has changed it */
 	uint64_t cache_changes;
@@ -175,8 +170,6 @@ struct pc_batch {
 	uint32_t pins;
 	uint32_t first_rail;
 	uint32_t capacity; /* number of pages that `work` has room for */
-	/* set: hash table that twins_find() uses, 4 * capacity entries behind `work` */
-	uint32_t *twin_table;
 	struct page_work work[];
 };
 
@@ -189,7 +182,7 @@ void pages_init(struct pc_batch *b);
 void batch_step(struct pc_batch *b);
 void batch_gone(struct pc_batch *b, enum pc_result result);
 
-/* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
+/* True for a batch whose pages wait for credits or for room in the ctl ring. */
 static inline bool batch_writes(const struct pc_batch *b)
 {
 	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE || b->kind == BATCH_CLEAR;

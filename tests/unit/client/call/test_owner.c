@@ -211,24 +211,6 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 	pc_channel_close(second);
 }
 
-/* The library registers memory of its own for a page that is longer than staging. */
-static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs(void **state)
-{
-	static unsigned char at[STAGING_BYTES];
-	uint64_t start_ns;
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
-	LET(mute, true);
-	start_ns = clock_monotonic_ns();
-	assert_int_equal(get_one("key-1", at, sizeof(at), 200), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of a registration is 600 s */
-	LET(mute, false);
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	assert_true(same("key-1", at, 0, sizeof(at)));
-}
-
 static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 {
 	uint64_t start_ns;
@@ -450,74 +432,6 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	LET(pidfd, before);
 }
 
-/* A READ of the lost engine may still write into that memory, so no later page may use it. */
-static void memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine(void **state)
-{
-	static unsigned char at[STAGING_BYTES];
-	struct pc_batch *batch;
-	enum pc_result result;
-	struct one o;
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	hook(hold_pages);
-	one_page(&o, "key-1", at, sizeof(at));
-	assert_int_equal(pc_submit_get(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
-	while (!SEEN(held_count))
-		pc_poll(batch);
-	assert_non_null(ch->staging.large);
-	fake_die(&fake);
-	pc_wait(batch);
-	assert_int_equal(result, PC_GONE);
-	assert_null(ch->staging.large);
-	hook(NULL);
-	fake_revive(&fake);
-	until_attached();
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	assert_true(same("key-1", at, 0, sizeof(at)));
-}
-
-static unsigned ranges_at(const void *base)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < REGIONS_MAX; i++)
-		n += pc->memory[i] && pc->memory[i]->base == base;
-	return n;
-}
-
-/* The next engine has registered it as well: its range is given up with that engine's session. */
-static void abandoned_memory_that_the_next_engine_has_stays_mapped(void **state)
-{
-	static unsigned char at[STAGING_BYTES];
-	struct pc_channel *first = ch, *second;
-	struct pc_batch *batch;
-	enum pc_result result;
-	struct one o;
-	void *large;
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(pc_channel_open(pc, &second), 0);
-	hook(hold_pages);
-	one_page(&o, "key-1", at, sizeof(at));
-	assert_int_equal(pc_submit_get(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
-	while (!SEEN(held_count))
-		pc_poll(batch);
-	large = first->staging.large;
-	assert_int_equal(ranges_at(large), 1);
-	ch = second;
-	replace_engine();
-	until_attached();
-	ch = first;
-	pc_wait(batch);
-	assert_int_equal(result, PC_GONE);
-	assert_null(ch->staging.large);
-	assert_int_equal(ranges_at(large), 1);
-	hook(NULL);
-	pc_channel_close(second);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -528,7 +442,6 @@ int main(void)
 		RIG_TEST(a_late_reply_fails_only_its_request),
 		RIG_TEST(calls_keep_their_deadlines_while_the_engine_hangs),
 		RIG_TEST(pages_are_served_while_memory_is_registered_again),
-		RIG_TEST(a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs),
 		RIG_TEST(a_session_with_memory_is_closed_while_the_engine_hangs),
 		RIG_TEST(an_unusable_channel_is_closed_at_the_engine),
 		RIG_TEST(closing_while_the_engine_hangs_does_not_wait_for_it),
@@ -536,8 +449,6 @@ int main(void)
 		RIG_TEST(a_long_wait_is_reported_on_stderr),
 		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
 		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
-		RIG_TEST(memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine),
-		RIG_TEST(abandoned_memory_that_the_next_engine_has_stays_mapped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,9 +77,7 @@ static void another_length_under_the_key_is_named(void **state)
 {
 	static const char part[] = "of 5001 bytes was given, but 5000 bytes are stored";
 	static unsigned char at[5001];
-	enum pc_result result[2];
-	struct pc_page pages[2];
-	struct one o, twin;
+	struct one o;
 
 	(void)state;
 	fake_page(&fake, "remote", FAKE_A, 0, 5000);
@@ -87,12 +85,6 @@ static void another_length_under_the_key_is_named(void **state)
 	assert_true(invalid(pc_get, one_page(&o, "remote", at, 5001), part));
 	assert_true(invalid(pc_get, one_page(&o, "local", at, 5001), part));
 	assert_true(invalid(pc_set, one_page(&o, "remote", at, 5001), part));
-	pages[0] = *one_page(&twin, "twin", at, 5000);
-	pages[1] = *one_page(&o, "twin", at, 5001);
-	assert_int_equal(pc_set(ch, pages, 2, PATIENCE_MS, result), 0);
-	assert_int_equal(result[0], PC_HIT);
-	assert_int_equal(result[1], PC_INVALID);
-	assert_non_null(strstr(pc_error(), part));
 }
 
 int main(void)

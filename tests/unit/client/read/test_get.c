@@ -53,30 +53,6 @@ static void a_page_larger_than_staging_lands_in_ordinary_memory_too(void **state
 	free(at);
 }
 
-static void a_page_for_which_staging_is_refused_tells_why_and_asks_once(void **state)
-{
-	uint32_t bytes = STAGING_BYTES + 12345;
-	unsigned char *at = malloc(bytes);
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_A, 0, bytes);
-	LET(refuse_regions, ENOSPC);
-	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_INVALID);
-	assert_non_null(strstr(pc_error(), "this region is refused"));
-	assert_int_equal(SEEN(regions_added), 1);
-	LET(refuse_regions, 0);
-	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_HIT);
-	/* the next engine, too */
-	LET(refuse_regions, ENOSPC);
-	replace_engine();
-	until_attached();
-	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_INVALID);
-	assert_non_null(strstr(pc_error(), "this region is refused"));
-	LET(refuse_regions, 0);
-	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_HIT);
-	free(at);
-}
-
 static void a_page_is_scattered_to_many_segments(void **state)
 {
 	struct pc_segment segment[SEGMENTS_MAX];
@@ -259,7 +235,6 @@ int main(void)
 		RIG_TEST(a_page_of_another_node_lands_in_registered_memory),
 		RIG_TEST(a_page_lands_in_ordinary_memory_through_staging),
 		RIG_TEST(a_page_larger_than_staging_lands_in_ordinary_memory_too),
-		RIG_TEST(a_page_for_which_staging_is_refused_tells_why_and_asks_once),
 		RIG_TEST(a_page_is_scattered_to_many_segments),
 		RIG_TEST(a_page_partly_in_registered_memory_is_staged),
 		RIG_TEST(a_key_that_no_node_has_is_a_miss),

@@ -85,22 +85,6 @@ static void a_page_stored_on_any_node_is_not_stored_again(void **state)
 	assert_int_equal(SEEN(publishes), 1);
 }
 
-static void a_key_named_twice_in_a_batch_is_stored_once(void **state)
-{
-	unsigned char from[1000] = {1};
-	struct one o[4];
-	struct pc_page pages[4];
-	enum pc_result result[4];
-
-	(void)state;
-	for (unsigned k = 0; k < 4; k++)
-		pages[k] = *one_page(&o[k], k % 2 ? "odd" : "even", from, sizeof(from));
-	assert_int_equal(pc_set(ch, pages, 4, PATIENCE_MS, result), 0);
-	for (unsigned k = 0; k < 4; k++)
-		assert_int_equal(result[k], PC_HIT);
-	assert_int_equal(SEEN(publishes), 2);
-}
-
 static void a_batch_is_spread_round_robin_over_the_rails(void **state)
 {
 	static unsigned char from[PAGE_BYTES];
@@ -444,7 +428,6 @@ int main(void)
 		RIG_TEST(segments_of_any_alignment_are_gathered),
 		RIG_TEST(the_crc_of_a_stored_page_is_published_with_it),
 		RIG_TEST(a_page_stored_on_any_node_is_not_stored_again),
-		RIG_TEST(a_key_named_twice_in_a_batch_is_stored_once),
 		RIG_TEST(a_batch_is_spread_round_robin_over_the_rails),
 		RIG_TEST(a_page_is_stored_on_another_rail_when_one_has_no_room),
 		RIG_TEST(credits_that_come_too_late_are_requested_again),

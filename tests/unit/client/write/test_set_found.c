@@ -139,20 +139,6 @@ static void a_page_of_another_length_is_invalid_and_stays(void **state)
 	assert_int_equal(SEEN(publishes) + SEEN(stales), 0);
 }
 
-static void a_twin_of_another_length_is_invalid(void **state)
-{
-	(void)state;
-	for (unsigned k = 0; k < 3; k++)
-		pages[k] = *one_page(&one[k], "key", from[0], k == 1 ? SHORT - 1 : SHORT);
-	for (unsigned stored = 0; stored < 2; stored++) {
-		set_all(3);
-		assert_int_equal(results[0], PC_HIT);
-		assert_int_equal(results[1], PC_INVALID);
-		assert_int_equal(results[2], PC_HIT);
-	}
-	assert_int_equal(SEEN(publishes), 1);
-}
-
 static void another_copy_suffices_when_the_first_is_stale(void **state)
 {
 	(void)state;
@@ -235,7 +221,6 @@ int main(void)
 		RIG_TEST(a_remembered_location_is_no_proof),
 		RIG_TEST(a_head_that_differs_in_one_word_is_another_page),
 		RIG_TEST(a_page_of_another_length_is_invalid_and_stays),
-		RIG_TEST(a_twin_of_another_length_is_invalid),
 		RIG_TEST(another_copy_suffices_when_the_first_is_stale),
 		RIG_TEST(one_impossible_place_refuses_no_other_page),
 		RIG_TEST(heads_wait_for_room_in_the_rings),

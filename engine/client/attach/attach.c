@@ -135,16 +135,6 @@ void pc_session_end(struct pc *pc, struct client_session *session)
 
 /* ---- attaching ------------------------------------------------------------------------------- */
 
-static bool attacher_closing(struct pc *pc)
-{
-	bool is;
-
-	pthread_mutex_lock(&pc->lock);
-	is = pc->attacher.closing;
-	pthread_mutex_unlock(&pc->lock);
-	return is;
-}
-
 /*
  * Connects; while the backlog is full, tries again each millisecond, because the engine's event
  * loop empties it quickly.
@@ -155,32 +145,10 @@ static int attacher_connect(struct pc *pc)
 
 	for (unsigned ms = 0;; ms++) {
 		fd = session_connect(pc->socket);
-		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || attacher_closing(pc))
+		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || shm_load(&pc->attacher.closing))
 			return fd;
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	}
-}
-
-/*
- * Publishes a duplicate of the socket on which HELLO waits, so that attacher_stop() can shut it
- * down. A duplicate, because the session closes its own descriptor when HELLO fails.
- */
-static void attacher_show_socket(struct pc *pc, int fd)
-{
-	pthread_mutex_lock(&pc->lock);
-	pc->attacher.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (pc->attacher.closing)
-		shutdown(fd, SHUT_RDWR);
-	pthread_mutex_unlock(&pc->lock);
-}
-
-static void attacher_hide_socket(struct pc *pc)
-{
-	pthread_mutex_lock(&pc->lock);
-	if (pc->attacher.fd >= 0)
-		close(pc->attacher.fd);
-	pc->attacher.fd = -1;
-	pthread_mutex_unlock(&pc->lock);
 }
 
 /*
@@ -209,12 +177,9 @@ static int pc_attach(struct pc *pc)
 
 	if (fd < 0)
 		return attacher_note(pc, fd);
-	attacher_show_socket(pc, fd);
-	rc = session_open(pc->socket, fd, &session);
-	if (rc) {
-		attacher_hide_socket(pc);
+	rc = session_open(pc->socket, fd, &pc->attacher.closing, &session);
+	if (rc)
 		return attacher_note(pc, rc);
-	}
 	/* Also hold `wire`: then a registration with the previous engine has ended before the
 	 * regions are reset. */
 	pthread_mutex_lock(&pc->wire);
@@ -222,25 +187,59 @@ static int pc_attach(struct pc *pc)
 	memory_forget_regions(pc);
 	pc->session = session;
 	pc->refusal[0] = '\0';
-	/* If `closing` is not set yet, attacher_stop() will find the session; that may free the
-	 * session as soon as `lock` is released. */
-	if (pc->attacher.closing)
-		shutdown(session->fd, SHUT_RDWR);
 	pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&pc->wire);
-	attacher_hide_socket(pc);
 	return 0;
 }
 
 /* ---- channels for the threads that have none ------------------------------------------------- */
 
+void pc_opened_free(struct pc *pc, struct opened *opened)
+{
+	if (!opened)
+		return;
+	session_close_fds(&opened->call);
+	pc_session_put(pc, opened->session);
+	free(opened);
+}
+
 /*
- * Opens one channel and adds it to `opened`. False: the engine opens no more channels, or no
- * memory.
+ * An open channel that is not in the session, for which no channel of it was opened, first one that
+ * has noticed the loss of its engine; NULL: none. The caller holds `lock`.
+ */
+static struct pc_channel *attacher_wanting(
+	const struct pc *pc, const struct client_session *session)
+{
+	struct pc_channel *later = NULL;
+
+	for (struct pc_channel *ch = pc->channels; ch; ch = ch->next) {
+		if (ch->session == session || (ch->opened && ch->opened->session == session))
+			continue;
+		if (!ch->session)
+			return ch;
+		later = ch;
+	}
+	return later;
+}
+
+static bool attacher_wanted(struct pc *pc, const struct client_session *session)
+{
+	bool wanted;
+
+	pthread_mutex_lock(&pc->lock);
+	wanted = attacher_wanting(pc, session) != NULL;
+	pthread_mutex_unlock(&pc->lock);
+	return wanted;
+}
+
+/*
+ * Opens one channel at the engine. False: the engine opens no more channels, or no memory. The
+ * channel for which it was may have closed meanwhile: another one has it then, or it is closed.
  */
 static bool attacher_open_one(struct pc *pc, struct client_session *session)
 {
-	struct opened *opened = calloc(1, sizeof(*opened));
+	struct opened *opened = calloc(1, sizeof(*opened)), *before = opened;
+	struct pc_channel *ch;
 	int rc;
 
 	if (!opened)
@@ -249,44 +248,33 @@ static bool attacher_open_one(struct pc *pc, struct client_session *session)
 		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = OPEN_TIMEOUT_MS};
 	pthread_mutex_lock(&pc->wire);
 	rc = session_ask(session, &opened->call);
-	pthread_mutex_unlock(&pc->wire);
 	if (attacher_note(pc, rc)) {
+		pthread_mutex_unlock(&pc->wire);
 		free(opened);
 		return false;
 	}
 	opened->session = session;
 	pthread_mutex_lock(&pc->lock);
 	session->users++;
-	opened->next = pc->attacher.opened;
-	pc->attacher.opened = opened;
-	pc->attacher.available++;
+	ch = attacher_wanting(pc, session);
+	if (ch) {
+		before = ch->opened;
+		ch->opened = opened;
+	} else {
+		session_channel_close(session, opened->call.a);
+	}
 	pthread_mutex_unlock(&pc->lock);
+	pthread_mutex_unlock(&pc->wire);
+	pc_opened_free(pc, before);
 	return true;
-}
-
-/*
- * True if channels are missing. In a new session every channel that is not in it yet counts,
- * because some threads have not noticed the loss of the old session.
- */
-static bool attacher_channels_missing(
-	struct pc *pc, const struct client_session *session, bool is_new)
-{
-	const struct attacher *a = &pc->attacher;
-	bool missing;
-
-	pthread_mutex_lock(&pc->lock);
-	missing =
-		is_new ? a->channels > session->channels + a->available : a->wanting > a->available;
-	pthread_mutex_unlock(&pc->lock);
-	return missing;
 }
 
 /* ---- the attach thread ----------------------------------------------------------------------- */
 
 /* Opens the missing channels. False: one could not be opened. */
-static bool attacher_open_missing(struct pc *pc, struct client_session *session, bool is_new)
+static bool attacher_open_missing(struct pc *pc, struct client_session *session)
 {
-	while (!attacher_closing(pc) && attacher_channels_missing(pc, session, is_new))
+	while (!shm_load(&pc->attacher.closing) && attacher_wanted(pc, session))
 		if (!attacher_open_one(pc, session))
 			return false;
 	return true;
@@ -296,25 +284,24 @@ static void *attacher_run(void *context)
 {
 	struct pc *pc = context;
 	struct client_session *session = pc_session_get(pc);
-	bool is_new = !session;
 
-	if (is_new && !pc_attach(pc))
+	if (!session && !pc_attach(pc))
 		session = pc_session_get(pc);
 	if (session) {
 		/* Open channels before registering memory, because registering a range may take
 		 * minutes. A channel that the engine refuses is requested again by the next run. */
-		bool opens = attacher_open_missing(pc, session, is_new);
+		bool opens = attacher_open_missing(pc, session);
 
-		for (unsigned i = 0; i < REGIONS_MAX && !attacher_closing(pc); i++) {
+		for (unsigned i = 0; i < REGIONS_MAX && !shm_load(&pc->attacher.closing); i++) {
 			memory_register_again(pc, session, i);
-			opens = opens && attacher_open_missing(pc, session, false);
+			opens = opens && attacher_open_missing(pc, session);
 		}
 		if (shm_load(&session->dead))
 			pc_session_end(pc, session);
 		pc_session_put(pc, session);
 	}
 	pthread_mutex_lock(&pc->lock);
-	if (session && pc->attacher.wanting <= pc->attacher.available)
+	if (session && !attacher_wanting(pc, session))
 		/* so that after the next loss of an engine the thread may start at once */
 		pc->attacher.tried_ns = 0;
 	pc->attacher.runs = false;
@@ -342,9 +329,9 @@ static bool attacher_has_work(const struct pc *pc)
 {
 	const struct attacher *a = &pc->attacher;
 
-	if (pc->no_reattach || a->closing || a->runs)
+	if (pc->no_reattach || a->runs)
 		return false;
-	return !pc->session || a->wanting > a->available;
+	return !pc->session || attacher_wanting(pc, pc->session);
 }
 
 void pc_reattach(struct pc *pc, uint64_t until_ns)
@@ -371,67 +358,21 @@ static void attacher_init(struct pc *pc)
 {
 	pthread_condattr_t attributes;
 
-	pc->attacher.fd = -1;
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&pc->attacher.ended, &attributes);
 	pthread_condattr_destroy(&attributes);
 }
 
-/* In a child of fork(), which has no attach thread. The caller holds `lock`. */
-static void attacher_inherited(struct pc *pc)
-{
-	struct attacher *a = &pc->attacher;
-
-	if (a->fd >= 0)
-		close(a->fd);
-	while (a->opened) {
-		struct opened *opened = a->opened;
-
-		a->opened = opened->next;
-		session_close_fds(&opened->call);
-		free(opened);
-	}
-	a->available = 0;
-	a->wanting = a->channels;
-	a->runs = a->joinable = false;
-	attacher_init(pc);
-}
-
 /*
- * Ends the attach thread. Shutting its sockets down ends every wait for the engine, so the join
- * takes only as long as the current system call.
+ * Ends the attach thread. No wait for the engine goes on longer than POLL_NS_MAX, so the join takes
+ * only as long as that or the current system call.
  */
 static void attacher_stop(struct pc *pc)
 {
-	struct attacher *a = &pc->attacher;
-	struct client_session *session = NULL;
-	bool join;
-
-	pthread_mutex_lock(&pc->lock);
-	a->closing = true;
-	if (a->fd >= 0)
-		shutdown(a->fd, SHUT_RDWR);
-	if (a->runs && pc->session) {
-		session = pc->session;
-		session->users++;
-	}
-	join = a->joinable;
-	a->joinable = false;
-	pthread_mutex_unlock(&pc->lock);
-	if (session) {
-		pc_session_end(pc, session);
-		pc_session_put(pc, session);
-	}
-	if (join)
-		pthread_join(a->thread, NULL);
-}
-
-/* Frees the channels that the attach thread opened. It was ended by attacher_stop(). */
-static void attacher_close(struct pc *pc)
-{
-	pc_opened_drop(pc);
-	pthread_cond_destroy(&pc->attacher.ended);
+	shm_store(&pc->attacher.closing, 1);
+	if (pc->attacher.joinable)
+		pthread_join(pc->attacher.thread, NULL);
 }
 
 /* ---- fork() ---------------------------------------------------------------------------------- */
@@ -468,7 +409,9 @@ static void fork_in_child(void)
 		pc->session = NULL;
 		for (struct pc_channel *ch = pc->channels; ch; ch = ch->next)
 			channel_inherited(ch);
-		attacher_inherited(pc);
+		/* a child has no attach thread */
+		pc->attacher.runs = pc->attacher.joinable = false;
+		attacher_init(pc);
 		/* Its other users are the channels, which have let go of it, and threads of the
 		 * parent. The pools are not mapped in a child (MADV_DONTFORK), and nothing lies in
 		 * their place yet. */
@@ -597,7 +540,7 @@ void pc_close(struct pc *pc)
 		pc_session_put(pc, session);
 	}
 	memory_free_all(pc);
-	attacher_close(pc);
+	pthread_cond_destroy(&pc->attacher.ended);
 	fork_unwatch(pc);
 	pthread_mutex_destroy(&pc->wire);
 	pthread_mutex_destroy(&pc->lock);

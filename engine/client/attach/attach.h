@@ -19,9 +19,8 @@
 struct memory;
 struct pc_channel;
 
-/* A channel that the attach thread has opened and that no thread of the program has adopted yet. */
+/* A channel that the attach thread has opened at the engine, for one of the open channels. */
 struct opened {
-	struct opened *next;
 	/* session of the channel; this struct counts as one of its users */
 	struct client_session *session;
 	struct session_call call;
@@ -37,15 +36,10 @@ struct attacher {
 	pthread_cond_t ended; /* signalled when the attach thread ends */
 	bool runs;
 	bool joinable; /* the attach thread was started and not joined yet */
-	bool closing;  /* pc_close() has set it: the attach thread is not started any more */
-	/* duplicate of the socket on which the reply to HELLO is awaited; -1: none */
-	int fd;
+	/* 1: pc_close() runs: the attach thread ends, and is not started any more; shm_load() */
+	uint32_t closing;
 	/* time of the attach thread's last start, ns; 0: it may start at once */
 	uint64_t tried_ns;
-	unsigned channels;  /* number of open channels, which all need a channel of a new session */
-	unsigned wanting;   /* number of open channels without a session */
-	unsigned available; /* number of channels in the list `opened` */
-	struct opened *opened;
 };
 
 struct pc {
@@ -86,7 +80,7 @@ void pc_session_end(struct pc *pc, struct client_session *session);
  * that started it waits for its end, at most until `until_ns`.
  */
 void pc_reattach(struct pc *pc, uint64_t until_ns);
-/* channel.c: frees the channels that the attach thread opened and no thread has adopted. */
-void pc_opened_drop(struct pc *pc);
+/* Frees `opened`, or nothing if it is NULL, with the file descriptors that are left in it. */
+void pc_opened_free(struct pc *pc, struct opened *opened);
 
 #endif

@@ -66,7 +66,8 @@ static int session_send(struct client_session *session, const struct session_cal
 
 /*
  * Waits for a reply. -ETIMEDOUT: it did not come by `until_ns`, or the engine's loop has not turned
- * for ENGINE_STILL_NS; an engine that pins a large range goes on turning.
+ * for ENGINE_STILL_NS; an engine that pins a large range goes on turning. -ECANCELED: the session
+ * is to be closed.
  */
 static int session_wait_readable(const struct client_session *s, uint64_t until_ns)
 {
@@ -82,6 +83,8 @@ static int session_wait_readable(const struct client_session *s, uint64_t until_
 			beat = shm_load(&s->status->beat);
 			end_ns = now_ns + ENGINE_STILL_NS;
 		}
+		if (shm_load(s->stop))
+			return -ECANCELED;
 		if (now_ns >= until_ns || now_ns >= end_ns)
 			return -ETIMEDOUT;
 		rest_ns = until_ns - now_ns < POLL_NS_MAX ? until_ns - now_ns : POLL_NS_MAX;
@@ -251,9 +254,12 @@ int session_ask(struct client_session *session, struct session_call *call)
 	return 0;
 }
 
-void session_post(struct client_session *session, const struct session_call *call)
+void session_channel_close(struct client_session *session, uint64_t channel)
 {
-	(void)session_send(session, call);
+	const struct session_call close = {
+		.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
+
+	(void)session_send(session, &close);
 }
 
 bool session_ended(struct client_session *session)
@@ -361,27 +367,6 @@ static int session_map_all(struct client_session *s, struct session_call *call)
 }
 
 /*
- * Connects to the engine's socket without blocking; -EAGAIN: the engine's backlog of connections is
- * full.
- */
-static int session_connect_to(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int rc;
-
-	if (fd < 0)
-		return -errno;
-	memcpy(address.sun_path, path, strlen(path));
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
-	return fd;
-}
-
-/*
  * Whether the engine that listened when this connection was made has ended: a keeper or systemd
  * holds the socket for the next one. Also true of a process in another PID namespace, which cannot
  * be seen: it restarts more often than it is stopped.
@@ -415,7 +400,8 @@ static int session_hello(struct client_session *s, const char *path, struct sess
 	return rc;
 }
 
-int session_open(const char *path, int fd, struct client_session **ret_session)
+int session_open(
+	const char *path, int fd, const uint32_t *stop, struct client_session **ret_session)
 {
 	struct session_call call = {.kind = ATTACH_HELLO, .timeout_ms = HELLO_TIMEOUT_MS};
 	struct client_session *s = calloc(1, sizeof(*s));
@@ -426,6 +412,7 @@ int session_open(const char *path, int fd, struct client_session **ret_session)
 		return error_set(-ENOMEM, "cannot open a session: out of memory");
 	}
 	s->fd = fd;
+	s->stop = stop;
 	s->pidfd = s->control_kick = -1;
 	s->users = 1;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
@@ -454,17 +441,22 @@ fail:
 
 int session_connect(const char *path)
 {
-	int fd = session_connect_to(path);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error;
 
-	if (fd == -EAGAIN)
+	memcpy(address.sun_path, path, strlen(path));
+	if (fd >= 0 && !connect(fd, (struct sockaddr *)&address, sizeof(address)))
+		return fd;
+	error = errno;
+	if (fd >= 0)
+		close(fd);
+	if (error == EAGAIN)
 		return error_set(-EAGAIN,
 			"the engine at %s does not accept clients: its backlog is full; is it stopped?",
 			path);
-	if (fd < 0)
-		return error_set(fd,
-			"cannot attach to an engine at %s: %s; is one running, and does it belong to this user?",
-			path, strerror(-fd));
-	return fd;
+	return error_set(-error,
+		"cannot attach to an engine at %s: %s; is one running, and does it belong to this user?",
+		path, strerror(error));
 }
 
 static void session_unmap(const void *at, uint64_t bytes)

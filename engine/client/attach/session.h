@@ -36,7 +36,7 @@ struct client_session {
 	int pidfd; /* pidfd of the engine; -1: unknown, so READs go to staging only */
 	/* number of channels, calls and struct pc that use the session; under pc->lock */
 	unsigned users;
-	unsigned channels; /* number of channels that are attached to it; under pc->lock */
+	const uint32_t *stop; /* not 0: no wait for the engine goes on; shm_load() */
 	/* 1: a thread has seen the end of the session; shm_load()/shm_store() */
 	uint32_t dead;
 	/* numbers of requests sent and of replies received; under pc->wire */
@@ -57,17 +57,18 @@ struct client_session {
 int session_connect(const char *path);
 /*
  * Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure.
- * -EINPROGRESS: the engine restarts.
+ * -EINPROGRESS: the engine restarts. `stop`: client_session.stop.
  */
-int session_open(const char *path, int fd, struct client_session **ret_session);
+int session_open(
+	const char *path, int fd, const uint32_t *stop, struct client_session **ret_session);
 void session_free(struct client_session *session);
 int session_ask(struct client_session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
 /*
- * Sends a request without waiting for its reply, which is read before the next request's. Sets no
- * error text. If it cannot be sent, what it would end ends with the session.
+ * Closes a channel without waiting for the reply, which is read before the next request's. Sets no
+ * error text. If it cannot be sent, the channel ends with the session.
  */
-void session_post(struct client_session *session, const struct session_call *call);
+void session_channel_close(struct client_session *session, uint64_t channel);
 /* True if the engine has ended the session. Calls poll() once, without waiting. */
 bool session_ended(struct client_session *session);
 

@@ -54,7 +54,6 @@
 static void channels_add(struct pc *pc, struct pc_channel *ch)
 {
 	pthread_mutex_lock(&pc->lock);
-	pc->attacher.channels++;
 	ch->next = pc->channels;
 	pc->channels = ch;
 	pthread_mutex_unlock(&pc->lock);
@@ -65,83 +64,18 @@ static void channels_remove(struct pc *pc, struct pc_channel *ch)
 	struct pc_channel **at = &pc->channels;
 
 	pthread_mutex_lock(&pc->lock);
-	pc->attacher.channels--;
 	while (*at != ch)
 		at = &(*at)->next;
 	*at = ch->next;
 	pthread_mutex_unlock(&pc->lock);
 }
 
-/* Adds `change` to the number of open channels that have no session. */
-static void channels_wanting(struct pc *pc, int change)
+/* The attach thread looks at it. */
+static void channel_session_set(struct pc_channel *ch, struct client_session *session)
 {
-	pthread_mutex_lock(&pc->lock);
-	pc->attacher.wanting += (unsigned)change;
-	pthread_mutex_unlock(&pc->lock);
-}
-
-/* Adds `change` to the number of channels that are attached to the session. */
-static void channels_attached(struct pc *pc, struct client_session *session, int change)
-{
-	pthread_mutex_lock(&pc->lock);
-	session->channels += (unsigned)change;
-	pthread_mutex_unlock(&pc->lock);
-}
-
-/* Frees `opened` with the file descriptors that its user has left in it. */
-static void opened_free(struct pc *pc, struct opened *opened)
-{
-	session_close_fds(&opened->call);
-	pc_session_put(pc, opened->session);
-	free(opened);
-}
-
-/*
- * The channel that opened_take() returned could not be used: the next attempt waits REATTACH_NS.
- */
-static void opened_refused(struct pc *pc)
-{
-	pthread_mutex_lock(&pc->lock);
-	pc->attacher.tried_ns = clock_monotonic_ns();
-	pthread_mutex_unlock(&pc->lock);
-}
-
-/*
- * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
- * owns it, and it counts as attached.
- */
-static struct opened *opened_take(struct pc *pc)
-{
-	struct opened *opened, *stale = NULL;
-
-	pthread_mutex_lock(&pc->lock);
-	while ((opened = pc->attacher.opened) != NULL) {
-		pc->attacher.opened = opened->next;
-		pc->attacher.available--;
-		if (opened->session == pc->session) {
-			opened->session->channels++;
-			break;
-		}
-		/* the engine of this channel was lost before a thread adopted the channel */
-		opened->next = stale;
-		stale = opened;
-	}
-	pthread_mutex_unlock(&pc->lock);
-	while (stale) {
-		struct opened *next = stale->next;
-
-		opened_free(pc, stale);
-		stale = next;
-	}
-	return opened;
-}
-
-void pc_opened_drop(struct pc *pc)
-{
-	struct opened *opened;
-
-	while ((opened = opened_take(pc)) != NULL)
-		opened_free(pc, opened);
+	pthread_mutex_lock(&ch->pc->lock);
+	ch->session = session;
+	pthread_mutex_unlock(&ch->pc->lock);
 }
 
 /* ---- attaching to a session ------------------------------------------------------------------ */
@@ -241,24 +175,13 @@ static int channel_begin_session(
 
 	if (rc)
 		return rc;
-	ch->session = session;
+	channel_session_set(ch, session);
 	ch->broken = false;
 	ch->looked_ns = clock_monotonic_ns();
 	map_forget(ch);
 	/* the numbers of peers are those of this host's engine, which is another one now */
 	memset(ch->peer_rest_until_ns, 0, NODES_MAX * sizeof(*ch->peer_rest_until_ns));
 	return 0;
-}
-
-/*
- * Closes a channel that the engine opened and this thread cannot use; otherwise the engine would
- * keep it until the session ends. The caller holds `wire`. Leaves the error text as it is.
- */
-static void channel_give_back(struct client_session *session, uint32_t channel)
-{
-	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
-
-	session_post(session, &close);
 }
 
 /*
@@ -286,9 +209,7 @@ static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 		rc = channel_begin_session(ch, session, &call);
 		session_close_fds(&call);
 		if (rc)
-			channel_give_back(session, id);
-		else
-			channels_attached(pc, session, 1);
+			session_channel_close(session, id);
 	}
 	pthread_mutex_unlock(&pc->wire);
 	if (rc) {
@@ -300,37 +221,35 @@ static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 }
 
 /*
- * Attaches `ch` to a channel that the attach thread has opened. Sends no request and does not wait.
- * False: there is none.
+ * Attaches `ch` to the channel that the attach thread has opened for it. Sends no request that is
+ * waited for. False: there is none of the current session, or it cannot be used: the engine then
+ * closes it, and the next attempt waits REATTACH_NS.
  */
 static bool channel_adopt(struct pc_channel *ch)
 {
-	struct opened *opened = opened_take(ch->pc);
+	struct pc *pc = ch->pc;
+	struct opened *opened;
+	bool current;
 
-	if (!opened)
-		return false;
-	if (channel_begin_session(ch, opened->session, &opened->call)) {
-		opened_refused(ch->pc);
-		channels_attached(ch->pc, opened->session, -1);
-		if (!pthread_mutex_trylock(&ch->pc->wire)) {
-			channel_give_back(opened->session, (uint32_t)opened->call.a);
-			pthread_mutex_unlock(&ch->pc->wire);
-		}
-		opened_free(ch->pc, opened);
-		return false;
+	pthread_mutex_lock(&pc->lock);
+	opened = ch->opened;
+	ch->opened = NULL;
+	current = opened && opened->session == pc->session;
+	pthread_mutex_unlock(&pc->lock);
+	if (current && !channel_begin_session(ch, opened->session, &opened->call)) {
+		session_close_fds(&opened->call);
+		free(opened);
+		return true;
 	}
-	session_close_fds(&opened->call);
-	free(opened);
-	return true;
-}
-
-/* The same for a channel that was counted as without a session. */
-static bool channel_regain(struct pc_channel *ch)
-{
-	if (!channel_adopt(ch))
-		return false;
-	channels_wanting(ch->pc, -1);
-	return true;
+	if (current && !pthread_mutex_trylock(&pc->wire)) {
+		session_channel_close(opened->session, opened->call.a);
+		pthread_mutex_lock(&pc->lock);
+		pc->attacher.tried_ns = clock_monotonic_ns();
+		pthread_mutex_unlock(&pc->lock);
+		pthread_mutex_unlock(&pc->wire);
+	}
+	pc_opened_free(pc, opened);
+	return false;
 }
 
 /* ---- losing the engine ----------------------------------------------------------------------- */
@@ -401,18 +320,22 @@ void channel_inherited(struct pc_channel *ch)
 	if (ch->session)
 		channel_unmap(ch);
 	ch->session = NULL;
+	if (ch->opened)
+		session_close_fds(&ch->opened->call);
+	free(ch->opened);
+	ch->opened = NULL;
 }
 
 /* Leaves the session. No READ into the caller's memory is in flight. */
 static void channel_detach(struct pc_channel *ch)
 {
+	struct client_session *session = ch->session;
+
 	/* A READ may still write into the segment: the engine's own mapping keeps its memory alive */
 	channel_unmap(ch);
 	credit_forget(ch);
-	channels_attached(ch->pc, ch->session, -1);
-	pc_session_put(ch->pc, ch->session);
-	ch->session = NULL;
-	channels_wanting(ch->pc, 1);
+	channel_session_set(ch, NULL);
+	pc_session_put(ch->pc, session);
 }
 
 /* Ends all pages that are not done. */
@@ -453,13 +376,13 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 		channel_lost(ch);
 		now_ns = clock_monotonic_ns();
 	}
-	if (channel_regain(ch))
+	if (channel_adopt(ch))
 		return true;
 	/* Wait for a session at most half of the time to the deadline; the pages get the other
 	 * half. */
 	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
 	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
-	return channel_regain(ch);
+	return channel_adopt(ch);
 }
 
 /*
@@ -569,16 +492,14 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 	}
 	/* as in channel_ready(): half of the time is for the rest */
 	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
-	rc = channel_adopt(ch) ? 0 : channel_attach(ch, now_ns + wait_ns);
+	rc = channel_attach(ch, now_ns + wait_ns);
 	if (rc && rc != -ENOTCONN) {
 		channel_free(ch);
 		return rc;
 	}
-	channels_add(pc, ch);
 	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
 	 * until then. */
-	if (rc)
-		channels_wanting(pc, 1);
+	channels_add(pc, ch);
 	*ret_channel = ch;
 	return 0;
 }
@@ -618,15 +539,14 @@ void pc_channel_close(struct pc_channel *ch)
 {
 	if (!ch)
 		return;
-	if (ch->session)
+	if (ch->session || channel_adopt(ch))
 		channel_close_attached(ch);
 	while (ch->first) {
 		batch_gone(ch->first, PC_GONE);
 		batch_free(ch->first);
 	}
-	/* this channel no longer waits for a session: it is detached here, or was never attached */
-	channels_wanting(ch->pc, -1);
 	channels_remove(ch->pc, ch);
+	pc_opened_free(ch->pc, ch->opened);
 	channel_free(ch);
 }
 

@@ -21,6 +21,7 @@ struct cache_set;
 struct client_request;
 struct client_session;
 struct memory_view;
+struct opened;
 struct pc_batch;
 struct stock;
 
@@ -92,8 +93,11 @@ static_assert(LOOK_BUCKETS >= RUN_PAGES_MAX, "a bucket for each page of a run");
 
 struct pc_channel {
 	struct pc *pc;
-	/* session that the channel belongs to; NULL: it is not attached */
+	/* session that the channel belongs to; NULL: it is not attached. Changed under pc->lock */
 	struct client_session *session;
+	/* channel of the engine that the attach thread has opened for this one, to be adopted; NULL:
+	 * none; under pc->lock */
+	struct opened *opened;
 	struct key_text key_text; /* input of the key hash, for the namespace of the channel */
 	uint32_t id;
 	int wake;

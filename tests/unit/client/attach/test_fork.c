@@ -275,12 +275,6 @@ static void a_child_does_not_wait_for_the_attach_thread_of_its_parent(void **sta
 		assert_int_equal(exists_one("key-1", 10), PC_GONE);
 		usleep(1000);
 	}
-	pthread_mutex_lock(&pc->lock);
-	for (unsigned k = 0; k < FDS; k++)
-		inherited_fd[k] = pc->attacher.fd;
-	pthread_mutex_unlock(&pc->lock);
-	assert_true(inherited_fd[0] >= 0);
-	assert_int_equal(in_child(have_no_descriptor), 0);
 	assert_int_equal(in_child(use_and_close), 0);
 	LET(mute, false);
 	for (uint64_t start_ns = clock_monotonic_ns(); exists_one("key-1", 1000) != PC_MISS;)

@@ -57,11 +57,11 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 
 # source: its functions in SEQUENCES; those of fast_path.c are all others
 SOURCES = {
-    "engine/client/call/batch.c": {"asked_note"},
+    "engine/client/call/call.c": {"asked_note"},
     "engine/client/call/channel.c": {"wait_until_drained"},
     "engine/client/write/clear.c": {"clear_hosts"},
-    "engine/client/lookup/directory.c": {"map_refresh"},
-    "engine/client/read/get.c": {"fetch_copy"},
+    "engine/client/lookup/map.c": {"map_refresh"},
+    "engine/client/read/fetch.c": {"fetch_copy"},
     "engine/client/lookup/look.c": {"look_all"},
     "engine/client/page/page.c": {"local_get"},
     "engine/client/write/set.c": {"slot_enter", "slot_leave"},

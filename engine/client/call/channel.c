@@ -1,47 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A channel: opening and closing it, attaching it to a session, losing the engine and finding the
- * next one, and the step that moves everything. It runs on the channel's thread; the list of the
- * open channels and what the attach thread has opened for them are under pc->lock.
+ * next one. It runs on the channel's thread; the list of the open channels and what the attach
+ * thread has opened for them are under pc->lock.
  *
  * When the engine is lost, all pages in flight end as PC_GONE, but not before the engine has
  * drained the READs that may write the caller's memory, or has exited.
  */
 #include "config/clock.h"
-#include "config/likely.h"
 #include "config/limits.h"
-#include "engine/abi/op.h"
-#include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
-#include "engine/abi/statistics.h"
 #include "engine/client/attach/attach.h"
+#include "engine/client/attach/memory.h"
+#include "engine/client/attach/session.h"
+#include "engine/client/call/call.h"
+#include "engine/client/constants.h"
+#include "engine/client/error.h"
+#include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/page/cache.h"
-#include "engine/client/rings/channel.h"
-#include "engine/client/constants.h"
-#include "engine/client/lookup/directory.h"
-#include "engine/client/error.h"
 #include "engine/client/page/key.h"
-#include "engine/client/attach/memory.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/rail.h"
-#include "engine/client/rings/request.h"
-#include "engine/client/attach/session.h"
-#include "engine/client/write/set.h"
-#include "engine/client/rings/staging.h"
-#include "engine/client/steps.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
+#include "engine/client/write/write.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define OPEN_TIMEOUT_MS 10000u /* of pc_channel_open() */
@@ -79,91 +68,6 @@ static void channel_session_set(struct pc_channel *ch, struct client_session *se
 }
 
 /* ---- attaching to a session ------------------------------------------------------------------ */
-
-static int channel_make_requests(struct pc_channel *ch)
-{
-	uint32_t count = ch->rails * DONE_RING_SLOTS + CTL_DONE_SLOTS;
-
-	free(ch->request);
-	ch->request = calloc(count, sizeof(*ch->request));
-	ch->requests = ch->request ? count : 0;
-	ch->request_free = ch->request ? 0 : CLIENT_NONE;
-	for (uint32_t i = 0; i < ch->requests; i++) {
-		ch->request[i].generation = 1;
-		ch->request[i].next = i + 1 < count ? i + 1 : CLIENT_NONE;
-	}
-	return ch->request ? 0 : -ENOMEM;
-}
-
-static void channel_make_rings(struct pc_channel *ch)
-{
-	const struct channel_layout *l = &ch->layout;
-
-	for (uint32_t r = 0; r < ch->rails; r++) {
-		struct channel_rail *rail = &ch->rail[r];
-
-		memset(rail, 0, sizeof(*rail));
-		ring_producer_init(
-			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct run_line));
-		ring_consumer_init(&rail->done, ch->segment + l->done[r], DONE_RING_SLOTS,
-			sizeof(struct run_done));
-	}
-	ring_producer_init(&ch->ctl, ch->segment + l->ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
-	ring_consumer_init(
-		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
-	ch->ctl_unpublished = ch->ctl_awaited = 0;
-	ch->ctl_napped = false;
-	ch->touches.count = 0;
-	ch->rate_max = 0;
-	ch->resting = ch->told = 0;
-	stripe_weigh(ch);
-	ch->no_room = false;
-}
-
-/* Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. */
-static int channel_map(
-	struct pc_channel *ch, struct client_session *session, struct session_call *call)
-{
-	struct stat about;
-	void *at;
-	int rc;
-
-	ch->layout = channel_layout(session->rails);
-	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
-		fstat(call->fd[0], &about) || (size_t)about.st_size < ch->layout.bytes)
-		return error_set(-EPROTO,
-			"the engine's reply for a new channel is invalid; engine and library must be of the same version");
-	at = mmap(NULL, ch->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
-	if (at == MAP_FAILED)
-		return error_set(-errno, "cannot map a channel: %s", strerror(errno));
-	ch->header = at;
-	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
-		ch->header->rails != session->rails) {
-		rc = ch->header->version == ABI_VERSION
-			     ? error_set(-EPROTO, "the engine's new channel is invalid")
-			     : error_set(-EPROTO,
-				       "the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
-				       ch->header->version, ABI_VERSION);
-		munmap(at, ch->layout.bytes);
-		return rc;
-	}
-	ch->rails = session->rails;
-	if (channel_make_requests(ch)) {
-		munmap(at, ch->layout.bytes);
-		return error_set(-ENOMEM, "cannot open a channel: out of memory");
-	}
-	ch->segment = at;
-	ch->statistics = (struct channel_statistics *)(void *)(ch->segment + ch->layout.statistics);
-	ch->asked = (struct channel_asked *)(void *)(ch->segment + ch->layout.asked);
-	ch->asked_lost = 0;
-	ch->counts_told = ch->counts;
-	ch->id = (uint32_t)call->a;
-	ch->wake = call->fd[1];
-	call->fd[1] = -1;
-	channel_make_rings(ch);
-	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
-	return 0;
-}
 
 /*
  * Attaches the channel to the session. On success the channel owns the caller's use of the session.
@@ -303,53 +207,21 @@ static void wait_until_drained(const struct pc_channel *ch)
 	}
 }
 
-/* Unmaps the channel segment: nothing of the session but the number of its users is left. */
-static void channel_unmap(struct pc_channel *ch)
-{
-	munmap(ch->segment, ch->layout.bytes);
-	close(ch->wake);
-	ch->segment = NULL;
-	ch->statistics = NULL;
-	ch->wake = -1;
-	ch->rails = 0;
-	ch->ctl_awaited = 0;
-}
-
-void channel_inherited(struct pc_channel *ch)
-{
-	if (ch->session)
-		channel_unmap(ch);
-	ch->session = NULL;
-	if (ch->opened)
-		session_close_fds(&ch->opened->call);
-	free(ch->opened);
-	ch->opened = NULL;
-}
-
 /* Leaves the session. No READ into the caller's memory is in flight. */
 static void channel_detach(struct pc_channel *ch)
 {
 	struct client_session *session = ch->session;
 
-	/* A READ may still write into the segment: the engine's own mapping keeps its memory alive */
+	/*
+	 * A READ may still write into the segment: the engine's own mapping keeps its memory alive
+	 */
 	channel_unmap(ch);
 	credit_forget(ch);
 	channel_session_set(ch, NULL);
 	pc_session_put(ch->pc, session);
 }
 
-/* Ends all pages that are not done. */
-static void channel_end_batches(struct pc_channel *ch)
-{
-	for (struct pc_batch *b = ch->first; b; b = b->next)
-		batch_gone(b, PC_GONE);
-}
-
-/*
- * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
- * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
- */
-static void channel_lost(struct pc_channel *ch)
+void channel_lost(struct pc_channel *ch)
 {
 	struct client_session *session = ch->session;
 
@@ -361,7 +233,7 @@ static void channel_lost(struct pc_channel *ch)
 	ch->moves++;
 }
 
-/* ---- the next engine, and the step ----------------------------------------------------------- */
+/* ---- the next engine ----------------------------------------------------------------------- */
 
 bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 {
@@ -383,52 +255,6 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
 	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
 	return channel_adopt(ch);
-}
-
-/*
- * Steps the batches, oldest first, and stops when none of the rest can have work: many batches may
- * be in flight, and most of them only wait for answers or for room on a rail.
- */
-static void channel_step_batches(struct pc_channel *ch)
-{
-	bool due = ch->now_ns >= ch->due_ns;
-
-	if (due)
-		ch->due_ns = UINT64_MAX;
-	for (struct pc_batch *b = ch->first; b && !ch->broken; b = b->next) {
-		if (!due && !ch->writers && !ch->waits[0] && (!ch->waits[1] || ch->no_room))
-			return;
-		if (!b->left)
-			continue;
-		batch_step(b);
-		if (due && batch_due_ns(b) < ch->due_ns)
-			ch->due_ns = batch_due_ns(b);
-	}
-}
-
-bool channel_step(struct pc_channel *ch)
-{
-	uint64_t moves = ch->moves;
-
-	if (!ch->session) {
-		if (ch->pc->inherited)
-			channel_end_batches(ch);
-		return false;
-	}
-	ch->now_ns = clock_monotonic_ns();
-	reap_rails(ch);
-	reap_ctl(ch);
-	channel_step_batches(ch);
-	notice_touches_end(ch);
-	submit_flush(ch);
-	if (ch->now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
-		ch->looked_ns = ch->now_ns;
-		ch->no_room = false;
-		ch->broken |= session_ended(ch->session);
-	}
-	if (unlikely(ch->broken))
-		channel_lost(ch);
-	return ch->moves != moves;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -541,10 +367,9 @@ void pc_channel_close(struct pc_channel *ch)
 		return;
 	if (ch->session || channel_adopt(ch))
 		channel_close_attached(ch);
-	while (ch->first) {
-		batch_gone(ch->first, PC_GONE);
+	channel_end_batches(ch);
+	while (ch->first)
 		batch_free(ch->first);
-	}
 	channels_remove(ch->pc, ch);
 	pc_opened_free(ch->pc, ch->opened);
 	channel_free(ch);

@@ -11,10 +11,11 @@
 #include "config/likely.h"
 #include "engine/abi/ring.h"
 #include "engine/client/attach/attach.h"
+#include "engine/client/attach/session.h"
+#include "engine/client/call/call.h"
 #include "engine/client/page/batch.h"
-#include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
 
 #include <errno.h>
 #include <poll.h>

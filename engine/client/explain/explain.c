@@ -20,16 +20,14 @@
 #include "engine/abi/ring.h"
 #include "engine/client/attach/attach.h"
 #include "engine/client/page/batch.h"
-#include "engine/client/rings/channel.h"
+#include "engine/client/call/call.h"
 #include "engine/client/constants.h"
-#include "engine/client/lookup/directory.h"
+#include "engine/client/lookup/lookup.h"
 #include "engine/client/error.h"
 #include "engine/client/explain/explain.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/rail.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/steps.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,17 +45,11 @@
 static int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns)
 {
 	enum pc_result results[PEEKS_MAX];
-	struct pc_batch *b = batch_make(ch, count);
+	struct pc_batch *b = batch_make(ch, BATCH_PEEK, count, results, deadline_ns);
 
 	if (!b)
 		return -ENOMEM;
-	b->kind = BATCH_PEEK;
 	b->peek = peek;
-	b->results = results;
-	b->submitted_ns = clock_monotonic_ns();
-	b->deadline_ns = deadline_ns;
-	if (deadline_ns < ch->due_ns)
-		ch->due_ns = deadline_ns;
 	memset(b->work, 0, count * sizeof(b->work[0]));
 	for (uint32_t i = 0; i < count; i++) {
 		peek[i].status = OP_TIMEOUT;

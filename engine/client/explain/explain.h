@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pc_explain() finds out about one key, which one call of one thread uses, and its READs.
+ * What pc_explain() finds out about one key, which one call of one thread uses.
  */
 #ifndef CLIENT_EXPLAIN_H
 #define CLIENT_EXPLAIN_H
-
-#include <stdalign.h>
 
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
+#include "engine/client/lookup/lookup.h"
 
-/* A READ of a bucket or page head of another engine, or a question. */
-struct peek {
-	/* owner: the channel's thread; the engine to READ from: map_member.ref */
-	alignas(64) uint32_t ref;
-	/* REGION_SHARD: index of the bucket; REGION_HEADS_0: place of the page whose head it is */
-	uint32_t bucket;
-	uint8_t region; /* REGION_SHARD or REGION_HEADS_0 */
-	uint8_t status; /* result, enum op_status; OP_HIT: `data` has the bytes */
-	/* no READ: asks the engine of this host where it has the page of `key` (PROMOTE_LOOK) */
-	bool engine;
-	struct page_key key;
-	/* owner: the channel's thread; written when the answer comes */
-	alignas(64) union {
-		struct bucket bucket;
-		struct page_head head;
-		struct {
-			uint32_t place, generation; /* generation 0: the page is on disk */
-		} here;
-	} data;
-};
-static_assert(offsetof(struct peek, data) == 64, "a line for the request, one for the bytes");
 #define PEEKS_MAX 64u
 
 /* owners and former owners of a slot */

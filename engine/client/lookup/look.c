@@ -11,48 +11,34 @@
  * The answer "not there" of one owner proves nothing: a holder that cannot reach that owner has
  * told the other owners, and a small shard loses entries. Owners are asked one after another,
  * because most keys that are looked up exist; asking all owners at once would read two buckets for
- * each key (perf/README.md). directory.c has the order of the owners and of the locations.
+ * each key (perf/README.md). directory_owner_choose() chooses the next one, directory_match() the
+ * order of the locations in a bucket. Owners are not copied: the word of the key's slot is read for
+ * each look-up. Entries of engines that are not alive are ignored. An entry may be wrong: the page
+ * head decides.
  *
- * READs the heads of pages of other members, too, for three reasons:
- *
- * - A set has found the page in the directory. Only the holder's head proves that the page is still
- *   there: an entry can outlive its page, because the holder removes the page first, and because
- *   owners miss removals while they are restarted.
- * - The page's bytes are here and are compared with the CRC in the head (page.c).
- * - The page could not be read: it was evicted, or it has another length than the caller expects.
- *   The second case is the caller's mistake; reporting it as stale would remove a good page from
- *   the directory.
- *
- * Both READs go in runs: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
- * consecutive scratch slots; or the heads of up to RUN_PAGES_MAX of its pages, each with its
- * neighbour, and below they are buckets, too. A step collects the keys of each member and posts
- * them. The buckets of a run are collected as they go into its lines, so that a run is posted
+ * The READs go in runs: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
+ * consecutive scratch slots; or, for head.c, the heads of up to RUN_PAGES_MAX of its pages, each
+ * with its neighbour, and below they are buckets, too. A step collects the keys of each member and
+ * posts them. The buckets of a run are collected as they go into its lines, so that a run is posted
  * without another look at its pages. The pages are linked by page_work.next; the k-th of them is
- * bit k of the answer's hit mask. pc_explain() READs buckets and heads here, too, each in a run of
- * its own. Channel thread.
+ * bit k of the answer's hit mask. Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
-#include "engine/abi/crc32c.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/run.h"
+#include "engine/client/attach/session.h"
+#include "engine/client/constants.h"
+#include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/page/cache.h"
-#include "engine/client/rings/channel.h"
-#include "engine/client/constants.h"
-#include "engine/client/lookup/directory.h"
-#include "engine/client/explain/explain.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/rail.h"
-#include "engine/client/rings/request.h"
-#include "engine/client/attach/session.h"
+#include "engine/client/rings/rings.h"
 #include "engine/client/rings/staging.h"
-#include "engine/client/steps.h"
-#include "engine/client/rings/submit.h"
 
 #include <stdalign.h>
 #include <string.h>
@@ -62,6 +48,11 @@
 #define NO_HOLDER (1ull << 32) /* no ref */
 
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
+
+/* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
+#define OWNERS_ATTEMPTS 3
+
+static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
 
 /* ---- runs of buckets and of heads ------------------------------------------------------------ */
 
@@ -195,11 +186,8 @@ __attribute__((noinline)) static bool look_close(struct pc_batch *b, struct look
 	return hold != CLIENT_NONE;
 }
 
-/*
- * Adds the page to a run at `m`, to READ this bucket of the region for it: see look_add(). All open
- * runs are of one region: each step closes its own.
- */
-static inline bool look_add_to(
+/* All open runs are of one region: each step closes its own. */
+bool look_add_to(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	struct pc_channel *ch = b->channel;
@@ -229,8 +217,7 @@ static bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m)
 	return look_add_to(b, i, m, REGION_SHARD, look_bucket(&b->work[i], m->bucket_bits));
 }
 
-/* Posts the open runs; with `room` false, queues their pages again. False: a run found no room. */
-static bool look_close_all(struct pc_batch *b, bool room)
+bool look_close_all(struct pc_batch *b, bool room)
 {
 	struct pc_channel *ch = b->channel;
 
@@ -248,6 +235,180 @@ static bool look_close_all(struct pc_batch *b, bool room)
 		}
 	}
 	return room;
+}
+
+bool look_one(
+	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
+{
+	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
+}
+
+/* ---- the owners of a key --------------------------------------------------------------------- */
+
+struct choice {
+	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
+	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
+};
+
+static enum owner_rank directory_rank(const struct pc_channel *ch, const struct map_member *m)
+{
+	if (m->ref == ch->session->ref)
+		return RANK_HERE;
+	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > ch->now_ns,
+		map_suspect(&ch->session->status->map, m->peer));
+}
+
+bool directory_answers(const struct pc_channel *ch, const struct map_member *m)
+{
+	return directory_rank(ch, m) == RANK_ANSWERS;
+}
+
+/*
+ * Loads the owners of the key. A change of the map starts the look-up again, also one after which
+ * the slot has the same word, because an owner number may have another member then. False: the map
+ * changed at each attempt.
+ */
+static bool directory_owners_load(
+	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
+{
+	const struct map_shared *shared = &ch->session->status->map;
+	bool loaded = false;
+
+	for (unsigned n = 0; !loaded && n < OWNERS_ATTEMPTS; n++)
+		loaded = map_owners_load(shared, map_slot_of(&p->key), ret_owners);
+	if (p->epoch != (uint8_t)ret_owners->epoch ||
+		memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
+		p->epoch = (uint8_t)ret_owners->epoch;
+		memcpy(p->slot_word, &ret_owners->word, sizeof(p->slot_word));
+		p->asked = 0;
+	}
+	return loaded;
+}
+
+/* An owner that the channel's copy of the members does not have cannot be asked. */
+static void directory_consider(const struct pc_channel *ch, struct page_work *p,
+	const struct map_member *named, unsigned bit, struct choice *best)
+{
+	const struct map_member *m = map_known(ch, named);
+
+	if (unlikely(!m))
+		p->flags |= PAGE_SAW_FAILURE;
+	else if (owner_consider(&best->owner, p->asked, bit, directory_rank(ch, m)))
+		best->member = m;
+}
+
+static const struct map_member *directory_owner_choose(struct pc_channel *ch, struct page_work *p)
+{
+	struct choice best = {.owner.rank = RANKS};
+	struct map_owners owners;
+	enum owner_verdict verdict;
+	unsigned k;
+
+	if (unlikely(!directory_owners_load(ch, p, &owners))) {
+		p->flags |= PAGE_SAW_FAILURE;
+		return NULL;
+	}
+	for (k = 0; k < owners.owners; k++)
+		directory_consider(ch, p, &owners.member[k], k, &best);
+	if (owner_former_due(&best.owner))
+		for (; k < owners.all; k++)
+			directory_consider(
+				ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
+	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
+		!owners.proves || p->flags & PAGE_SAW_FAILURE);
+	if (verdict == OWNER_UNREACHABLE)
+		p->flags |= PAGE_SAW_FAILURE;
+	if (verdict != OWNER_ASK)
+		return NULL;
+	p->asked |= (uint8_t)(1u << best.owner.bit);
+	return best.member;
+}
+
+/* ---- the locations of a page ----------------------------------------------------------------- */
+
+/* Order in which locations of a page are tried. */
+static unsigned location_rank(enum owner_rank rank, bool on_disk)
+{
+	static const uint8_t order[RANKS][2] = {
+		[RANK_HERE] = {0, 2}, [RANK_ANSWERS] = {1, 3}, [RANK_RESTS] = {4, 5}};
+
+	return order[rank][on_disk];
+}
+
+/*
+ * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
+ */
+static inline uint32_t directory_matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
+{
+	uint32_t found = bucket_match(bucket, tag);
+
+	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
+}
+
+/* A set stores the page in memory: an entry that names a page on a disk is of no use for it. */
+static bool directory_disk_useless(const struct pc_batch *b, const struct dir_entry *e)
+{
+	return place_on_disk(e->place) && b->kind == BATCH_SET;
+}
+
+/*
+ * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
+ * host's first; those of peers that failed recently last. False: the bucket has none.
+ */
+static bool directory_match(
+	const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
+{
+	struct pc_channel *ch = b->channel;
+	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
+	struct location found[BUCKET_ENTRIES];
+	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
+	unsigned n = 0;
+
+	for (uint32_t left = directory_matches(bucket, dir_tag(&p->key), start); left;
+		left &= left - 1) {
+		uint32_t k = start + (uint32_t)__builtin_ctz(left);
+		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
+		const struct map_member *m = map_by_ref(ch, e->ref);
+		unsigned rank, at;
+
+		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
+				  e->generation == p->wrong.generation))
+			continue;
+		if (unlikely(directory_disk_useless(b, e)))
+			continue;
+		rank = location_rank(directory_rank(ch, m), place_on_disk(e->place));
+		for (at = n++; at && ranks[at - 1] > rank; at--) {
+			found[at] = found[at - 1];
+			ranks[at] = ranks[at - 1];
+		}
+		found[at] = (struct location){e->ref, e->place, e->generation};
+		ranks[at] = rank;
+	}
+	if (!n)
+		return false;
+	p->at = found[0];
+	p->others = (uint8_t)(n - 1);
+	for (unsigned k = 1; k < n; k++)
+		/* page_wrong() takes the last location of other[] first */
+		p->other[n - 1 - k] = found[k];
+	return true;
+}
+
+/* Looks the key up in the part of the directory that this host stores. True: found. */
+static bool directory_here(const struct pc_batch *b, struct page_work *p)
+{
+	struct pc_channel *ch = b->channel;
+	const struct client_session *session = ch->session;
+	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
+	struct bucket bucket = bucket_load(&session->shard[first]);
+
+	if (directory_match(b, p, &bucket))
+		return true;
+	if (bucket_has_empty(&bucket))
+		return false;
+	bucket = bucket_load(
+		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
+	return directory_match(b, p, &bucket);
 }
 
 /* ---- look-ups -------------------------------------------------------------------------------- */
@@ -471,163 +632,6 @@ void look_all(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
-/* ---- peeks, the READs of pc_explain() -------------------------------------------------------- */
-
-/* The peek has ended with this status. */
-static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
-{
-	b->peek[i].status = (uint8_t)status;
-	page_done(b, i, PC_HIT);
-}
-
-/* The READ of a peek was answered. OP_HIT: `data` is the bucket or pair of heads. */
-static void peek_answer(
-	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
-{
-	struct page_work *p = &b->work[i];
-	struct peek *peek = &b->peek[i];
-	struct page_head head[2];
-
-	p->rails_tried |= (uint16_t)(1u << rail);
-	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
-		stripe_again(b->channel, p->peer, p->rails_tried)) {
-		/* the failure of a rail tells nothing about the engine: READ over another rail */
-		page_queue(b, i, PAGE_HEAD);
-		return;
-	}
-	if (status == OP_HIT && peek->region == REGION_SHARD) {
-		peek->data.bucket = *data;
-	} else if (status == OP_HIT) {
-		memcpy(head, data, sizeof(head));
-		peek->data.head = head[place_unit(peek->bucket) % 2];
-	}
-	peek_end(b, i, status);
-}
-
-/*
- * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone. False: no
- * room; the page is queued again.
- */
-__attribute__((noinline)) static bool look_one(
-	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
-{
-	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
-}
-
-/*
- * READs what a peek names, in a run of its own: one impossible place refuses a whole run. False: no
- * room.
- */
-static bool peek_read(struct pc_batch *b, uint32_t i)
-{
-	const struct peek *peek = &b->peek[i];
-	const struct map_member *m = map_by_ref(b->channel, peek->ref);
-
-	if (m)
-		return look_one(b, i, m, peek->region, peek->bucket);
-	peek_end(b, i, OP_PEER_DOWN); /* it has left the map since it was found there */
-	return true;
-}
-
-/* ---- page heads ------------------------------------------------------------------------------ */
-
-/*
- * Adds the page to a run. False: a run found no room, and its pages are queued again. A page whose
- * run was refused is READ alone: one impossible place refuses a whole run.
- */
-static bool head_add(struct pc_batch *b, uint32_t i)
-{
-	const struct location *at = &b->work[i].at;
-	const struct map_member *m = map_by_ref(b->channel, at->ref);
-
-	if (unlikely(!m)) {
-		if (b->kind == BATCH_SET)
-			page_unreached(b, i);
-		else
-			page_stale(b, i);
-		return true;
-	}
-	if (likely(b->work[i].piece_status != OP_INVALID))
-		return look_add_to(b, i, m, REGION_HEADS_0, at->place);
-	if (!look_close_all(b, true)) {
-		page_requeue(b, i);
-		return false;
-	}
-	return look_one(b, i, m, REGION_HEADS_0, at->place);
-}
-
-void head_step(struct pc_batch *b)
-{
-	bool room = true;
-	uint32_t i;
-
-	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
-		room = b->kind == BATCH_PEEK ? peek_read(b, i) : head_add(b, i);
-	look_close_all(b, room);
-}
-
-static uint32_t head_crc(const struct pc_page *page)
-{
-	uint32_t crc = 0;
-
-	for (unsigned s = 0; s < page->segment_count; s++)
-		crc = crc32c(crc, page->segments[s].base, page->segments[s].bytes);
-	return crc;
-}
-
-/* True if the head of a page whose bytes are here has no CRC, or that of the bytes. */
-static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
-{
-	if (!page_head_is_proven(head))
-		return true;
-	if (head_crc(&b->pages[i]) != head->crc)
-		return false;
-	b->channel->verify_counts.verified++;
-	return true;
-}
-
-/* The head was READ. */
-static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *head)
-{
-	struct page_work *p = &b->work[i];
-
-	if (!page_head_names(head, &p->key, p->at.generation))
-		page_stale(b, i);
-	else if (b->kind == BATCH_SET)
-		page_stored(b, i, head->length);
-	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && head_matches(b, i, head))
-		page_hit(b, i);
-	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
-		page_corrupt(b, i);
-	else if (head->length != p->bytes)
-		page_length_differs(b, i, head->length);
-	else if (p->flags & PAGE_SAW_REFUSAL)
-		page_refused(b, i);
-	else
-		page_stale(b, i);
-}
-
-/* The head could not be READ. */
-static void head_unknown(struct pc_batch *b, uint32_t i, uint32_t status)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-
-	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
-		stripe_again(ch, p->peer, p->rails_tried)) {
-		/* the failure of a rail tells nothing about the page: READ the head over another
-		 * rail */
-		page_queue(b, i, PAGE_HEAD);
-	} else if (p->verify == VERIFY_HEAD) {
-		page_unreached(b, i); /* the bytes may be right, but that cannot be proven */
-	} else if (b->kind == BATCH_SET && status != OP_INVALID) {
-		ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
-		page_unreached(b, i);
-	} else {
-		page_stale(b, i); /* its rail said so, or the place is impossible */
-	}
-}
-
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void lookup_page_answer(
@@ -833,34 +837,6 @@ static void look_buckets_answer(struct pc_channel *ch, const struct client_reque
 	b->left -= r->pages - others;
 	ch->moves += r->pages - others;
 	ch->cache_changes += r->pages - others;
-}
-
-static void head_answer(struct pc_channel *ch, const struct client_request *r,
-	const struct run_done *done, uint32_t status)
-{
-	const struct page_head *pair =
-		(const struct page_head *)(const void *)ch->staging.base + 2 * r->hold;
-	struct pc_batch *b = r->batch;
-	uint32_t hit = done->hit, i = r->page, next;
-
-	if (hit)
-		ch->peer_rest_until_ns[b->work[i].peer] = 0;
-	for (uint32_t left = r->pages; left; left--, i = next, pair += 2, hit >>= 1) {
-		struct page_work *p = &b->work[i];
-		struct page_head head = pair[place_unit(p->at.place) % 2];
-
-		next = p->next;
-		p->piece_status = OP_HIT;
-		if (likely(hit & 1)) {
-			head_known(b, i, &head);
-		} else if (status == OP_INVALID && r->pages > 1) {
-			p->piece_status = OP_INVALID;
-			page_queue(b, i, PAGE_HEAD);
-		} else {
-			p->rails_tried |= (uint16_t)(1u << r->rail);
-			head_unknown(b, i, status);
-		}
-	}
 }
 
 void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,

@@ -146,7 +146,7 @@ struct pc_batch {
 	/* ANSWER_GRACE_NS has passed, too: only READs into registered memory are still awaited */
 	bool abandoned;
 	uint32_t count;
-	uint32_t left;  /* number of pages that are not done */
+	uint32_t left; /* number of pages that are not done */
 	/* get: pc_channel.cache_changes before the first page was looked up in the cache: a page
 	 * that was found later, or has lost its entry, has changed it */
 	uint64_t cache_changes;
@@ -172,15 +172,6 @@ struct pc_batch {
 	uint32_t capacity; /* number of pages that `work` has room for */
 	struct page_work work[];
 };
-
-/* Adds a batch to the channel; the caller sets kind, pages and times. NULL: no memory. */
-struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count);
-void batch_free(struct pc_batch *b);
-/* Checks the caller's arguments for the pages of a batch. Invalid pages are done. */
-void pages_init(struct pc_batch *b);
-/* Starts the next step of each page that is queued, as far as there is room. */
-void batch_step(struct pc_batch *b);
-void batch_gone(struct pc_batch *b, enum pc_result result);
 
 /* True for a batch whose pages wait for credits or for room in the ctl ring. */
 static inline bool batch_writes(const struct pc_batch *b)

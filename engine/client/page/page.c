@@ -40,12 +40,10 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
-#include "engine/client/lookup/directory.h"
 #include "engine/client/error.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/rail.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
 
 #include <string.h>
 
@@ -516,21 +514,6 @@ static void page_here(struct pc_batch *b, uint32_t i)
 	page_done(b, i, PC_HIT);
 }
 
-/*
- * A set has found the page at another host, whose head of it decides. A holder that does not answer
- * at present is not asked: the page is stored here as well.
- */
-static void page_set_there(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
-
-	if (likely(m && directory_answers(ch, m)))
-		page_queue(b, i, PAGE_HEAD);
-	else
-		page_unreached(b, i);
-}
-
 /* The page is on a disk, at p->at. */
 static void page_found_on_disk(struct pc_batch *b, uint32_t i)
 {
@@ -559,5 +542,5 @@ void page_found(struct pc_batch *b, uint32_t i)
 	else if (b->kind == BATCH_GET)
 		page_queue(b, i, page_read_phase(p));
 	else
-		page_set_there(b, i);
+		page_queue(b, i, PAGE_HEAD); /* another host has it: its head decides */
 }

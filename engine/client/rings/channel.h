@@ -95,8 +95,8 @@ struct pc_channel {
 	struct pc *pc;
 	/* session that the channel belongs to; NULL: it is not attached. Changed under pc->lock */
 	struct client_session *session;
-	/* channel of the engine that the attach thread has opened for this one, to be adopted; NULL:
-	 * none; under pc->lock */
+	/* channel of the engine that the attach thread has opened for this one; NULL: none. Under
+	 * pc->lock */
 	struct opened *opened;
 	struct key_text key_text; /* input of the key hash, for the namespace of the channel */
 	uint32_t id;
@@ -190,28 +190,20 @@ struct pc_channel {
 	struct pc_channel *next;      /* in the list of open channels, under pc->lock */
 };
 
+struct session_call;
+
+/*
+ * Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. Returns
+ * 0 or -errno.
+ */
+int channel_map(struct pc_channel *ch, struct client_session *session, struct session_call *call);
+/* Unmaps the segment: nothing of the session but the number of its users is left. */
+void channel_unmap(struct pc_channel *ch);
 /*
  * In a child of fork(): leaves the parent's session. A page of an inherited batch is PC_GONE in the
  * next step.
  */
 void channel_inherited(struct pc_channel *ch);
-/*
- * Called at the start of a batch. True if the channel has a session. If it has none, tries to get
- * one, for at most half of the time to the deadline.
- */
-bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
-/*
- * Does all work that needs no waiting: takes the answers, then steps every batch. False: nothing
- * moved.
- */
-bool channel_step(struct pc_channel *ch);
-/* Prints a line: this thread waits for the engine to end READs into the caller's memory. */
-void channel_tell_wait(const struct pc_channel *ch);
-/*
- * wait.c: steps the channel until the batch is done (`b` NULL: until all its batches are), at most
- * until `until_ns`.
- */
-void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
 
 static inline uint32_t channel_now_ms(const struct pc_channel *ch)
 {

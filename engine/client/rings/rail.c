@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rails as a channel sees them: which one carries an op, and the answers that come back.
+ * The choice of the rail that carries an op.
  *
  * The rail is chosen when one has room for the op and not earlier. A page goes to its home rail
  * (the rail in its place), so that pages stored round-robin are read round-robin. When the home
@@ -10,34 +10,16 @@
  *
  * A rail's bandwidth estimate is the bytes it moved divided by the time it had bytes in flight.
  * Idle time does not count, so a rail with little work is not taken for a slow one. A rail without
- * an estimate counts as equal to the fastest.
- *
- * The cookie of each answer is checked and gives its request; the answer goes to the page's next
- * step (get.c, look.c). The pages of a run of hits end here. An answer without a request
- * in flight is ignored. Channel thread.
+ * an estimate counts as equal to the fastest. Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
-#include "engine/abi/bucket.h"
-#include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
-#include "engine/abi/run.h"
 #include "engine/abi/segment.h"
-#include "engine/client/page/batch.h"
-#include "engine/client/page/cache.h"
-#include "engine/client/rings/channel.h"
-#include "engine/client/constants.h"
-#include "engine/client/lookup/directory.h"
-#include "engine/client/peercache.h"
-#include "engine/client/rings/rail.h"
-#include "engine/client/rings/request.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/rings/staging.h"
-#include "engine/client/steps.h"
-#include "engine/client/rings/submit.h"
-
-#include <string.h>
+#include "engine/client/constants.h"
+#include "engine/client/rings/rings.h"
 
 /* ---- bandwidth ------------------------------------------------------------------------------- */
 
@@ -258,185 +240,4 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 {
 	return stripe_all(ch) & ~(uint32_t)tried & ~stripe_rails_out(ch, peer);
-}
-
-/* ---- answers of runs ------------------------------------------------------------------------- */
-
-/* The kind of request that a run of this kind answers; REQUEST_FREE: none. */
-static inline enum request_kind request_kind_of(uint8_t kind)
-{
-	switch (kind) {
-	case OP_RUN: return REQUEST_RUN;
-	case OP_LOOKUP: return REQUEST_LOOK;
-	case OP_PAGE: return REQUEST_FETCH;
-	default: return REQUEST_FREE;
-	}
-}
-
-/* The request of an answer; NULL: none in flight has this cookie, or it is of another kind. */
-static struct client_request *rail_run_of(
-	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
-{
-	uint32_t index = done->cookie & 0xffff;
-	struct client_request *r;
-
-	if (index >= ch->requests)
-		return NULL;
-	r = &ch->request[index];
-	if (r->kind == REQUEST_FREE || r->kind != request_kind_of(done->kind) ||
-		run_cookie(r->generation, index) != done->cookie)
-		return NULL;
-	*ret_index = index;
-	return r;
-}
-
-/* What an answer says about the only page of an OP_PAGE; `status` as in fetch_answer(). */
-static inline uint32_t page_status(const struct run_done *done, uint32_t status)
-{
-	if (done->stale & 1)
-		return OP_STALE;
-	return done->hit & 1 ? OP_HIT : status;
-}
-
-/* What the answer of any op says about its rail. */
-static inline void rail_answered(
-	struct pc_channel *ch, const struct client_request *r, uint32_t status)
-{
-	ch->moves++;
-	ch->rail[r->rail].in_flight--;
-	ch->no_room = false;
-	if (r->bytes)
-		stripe_take(ch, r->rail, r->bytes);
-	if (unlikely(status == OP_NIC_ERROR || status == OP_PEER_DOWN))
-		stripe_rest(ch, r->rail);
-	if (unlikely(status == OP_PEER_DOWN))
-		map_refresh(ch);
-}
-
-/*
- * The masks decide about the pages that have a bit in them. What an engine may not say counts as a
- * failure of the READ: OP_HIT or OP_STALE for the other pages.
- */
-static void rail_run_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done)
-{
-	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
-										     : OP_NIC_ERROR;
-	uint32_t index;
-	struct client_request *r = rail_run_of(ch, done, &index);
-
-	if (!r || r->rail != rail)
-		return;
-	rail_answered(ch, r, status);
-	if (status == OP_HIT)
-		status = OP_NIC_ERROR;
-	if (r->batch && r->kind == REQUEST_RUN)
-		run_answer(ch, r, done, status);
-	else if (r->batch && r->kind == REQUEST_LOOK)
-		look_answer(ch, r, done, status);
-	else if (r->batch)
-		fetch_answer(r, page_status(done, status));
-	if (unlikely(r->kind == REQUEST_LOOK))
-		scratch_free(&ch->staging, r->hold, r->pages);
-	else if (r->hold != CLIENT_NONE)
-		staging_free(&ch->staging, r->hold);
-	request_free(ch, index);
-}
-
-/* ---- answers of runs of hits ----------------------------------------------------------------- */
-
-/*
- * True if the pages of a run, all of them hits, end without another look: none of them is to be
- * compared with its CRC, and their entries in the location cache are as they were found.
- */
-static inline bool hits_plain(struct pc_channel *ch, const struct client_request *r)
-{
-	if (unlikely(r->batch->cache_changes != ch->cache_changes))
-		return false;
-	if (!ch->verify_left)
-		return true;
-	if (unlikely(ch->verify_left <= r->pages))
-		return false;
-	ch->verify_left -= r->pages;
-	return true;
-}
-
-/* Ends the pages of a run that were all hits. */
-static inline void hits_end(struct pc_channel *ch, const struct client_request *r, uint32_t now_ms)
-{
-	struct pc_batch *b = r->batch;
-	enum pc_result *results = b->results;
-	uint32_t pages = r->pages, i = r->page;
-	struct page_work *p = &b->work[i];
-
-	ch->peer_rest_until_ns[p->peer] = 0;
-	b->left -= pages;
-	ch->moves += pages;
-	ch->counts.hits_remote += pages;
-	ch->counts.bytes_read += r->bytes;
-	for (;;) {
-		struct cache_entry *e = cache_again_same(ch, p->cached, now_ms);
-
-		if (unlikely(cache_touch_due(e, now_ms)))
-			notice_touch_due(ch, p, e, now_ms);
-		p->phase = PAGE_DONE;
-		results[i] = PC_HIT;
-		if (!--pages)
-			return;
-		i = p->next;
-		p = &b->work[i];
-	}
-}
-
-/*
- * Takes the answer of a run of pages that were all hits. False: it is another answer, and nothing
- * has changed.
- */
-static inline bool hits_done(
-	struct pc_channel *ch, uint32_t rail, const struct run_done *done, uint32_t now_ms)
-{
-	uint32_t index = done->cookie & 0xffff;
-	struct client_request *r = &ch->request[index];
-
-	if (unlikely(done->kind != OP_RUN || done->status != OP_HIT || done->stale ||
-		     index >= ch->requests || r->kind != REQUEST_RUN ||
-		     run_cookie(r->generation, index) != done->cookie || r->rail != rail ||
-		     !r->batch || done->hit != UINT32_MAX >> (RUN_PAGES_MAX - r->pages) ||
-		     !hits_plain(ch, r)))
-		return false;
-	ch->rail[rail].in_flight--;
-	ch->no_room = false;
-	stripe_take(ch, rail, r->bytes);
-	hits_end(ch, r, now_ms);
-	request_free(ch, index);
-	return true;
-}
-
-/* Takes the answers of a rail that owes some. */
-static inline void reap_rail(struct pc_channel *ch, uint32_t rail, uint32_t now_ms)
-{
-	struct ring_consumer *ring = &ch->rail[rail].done;
-	int32_t n = ring_ready_of(ring, DONE_RING_SLOTS, sizeof(struct run_done));
-
-	for (int32_t i = 0; i < n; i++) {
-		struct run_done done;
-
-		memcpy(&done,
-			ring->slots +
-				ring_at(DONE_RING_SLOTS, sizeof(done), ring->head + (uint32_t)i),
-			sizeof(done));
-		if (likely(hits_done(ch, rail, &done, now_ms)))
-			continue;
-		rail_run_done(ch, rail, &done);
-	}
-	if (n > 0)
-		ring_release(ring, (uint32_t)n);
-}
-
-void reap_rails(struct pc_channel *ch)
-{
-	uint32_t now_ms = channel_now_ms(ch);
-
-	for (uint32_t rail = 0; rail < ch->rails; rail++)
-		if (ch->rail[rail].in_flight) /* else no answer can come */
-			reap_rail(ch, rail, now_ms);
 }

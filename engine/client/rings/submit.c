@@ -9,10 +9,9 @@
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
-#include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pc_clear() and pc_clear_cluster(): a batch of their own kind with one "page" for each host, so the
- * deadline and a lost engine are handled as for every other batch. Channel thread.
+ * pc_clear() and pc_clear_cluster(): a batch of their own kind with one "page" for each host, so
+ * the deadline and a lost engine are handled as for every other batch. Channel thread.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,13 +12,13 @@
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/client/page/batch.h"
-#include "engine/client/rings/channel.h"
+#include "engine/client/call/call.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/steps.h"
+#include "engine/client/write/write.h"
 
 /* hosts that one call asks at a time */
 #define CLEAR_HOSTS 64u
@@ -144,18 +144,11 @@ static void clear_tell(struct clear_listener *to, struct clear_host *host, uint3
 static bool clear_wait(struct pc_channel *ch, struct clear *clear, uint32_t hosts,
 	uint64_t deadline_ns, enum pc_result *result, struct clear_listener *to)
 {
-	struct pc_batch *b = batch_make(ch, hosts);
+	struct pc_batch *b = batch_make(ch, BATCH_CLEAR, hosts, result, deadline_ns);
 
 	if (!b)
 		return false;
-	b->kind = BATCH_CLEAR;
 	b->clear = clear;
-	b->results = result;
-	b->submitted_ns = clock_monotonic_ns();
-	b->deadline_ns = deadline_ns;
-	if (deadline_ns < ch->due_ns)
-		ch->due_ns = deadline_ns;
-	ch->writers += batch_writes(b);
 	memset(b->work, 0, hosts * sizeof(b->work[0]));
 	for (uint32_t i = 0; i < hosts; i++) {
 		result[i] = PC_PENDING;

@@ -25,16 +25,17 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
-#include "engine/client/explain/explain.h"
+#include "engine/client/lookup/lookup.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/request.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/write/set.h"
-#include "engine/client/steps.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/write/write.h"
+#include "engine/client/rings/rings.h"
 
 #include <string.h>
+
+/* pages between the one that ends and that whose entry in the location cache is prefetched */
+#define PREFETCH_VICTIM 4u
 
 bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_op *op)
 {
@@ -196,6 +197,52 @@ void ctl_step(struct pc_batch *b)
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
+
+static void set_end(struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	struct pc_channel *ch = b->channel;
+	static const uint8_t result[OP_STATUS_COUNT] = {[OP_HIT] = PC_HIT,
+		[OP_MISS] = PC_UNREACHABLE,
+		[OP_STALE] = PC_STALE,
+		[OP_PEER_DOWN] = PC_UNREACHABLE,
+		[OP_TIMEOUT] = PC_TIMEOUT,
+		[OP_NIC_ERROR] = PC_UNREACHABLE,
+		[OP_INVALID] = PC_INVALID,
+		[OP_NO_SPACE] = PC_FULL,
+		[OP_CANCELLED] = PC_GONE};
+	const struct page_work *p = &b->work[i];
+
+	if (status == OP_HIT) {
+		ch->counts.sets++;
+		ch->counts.bytes_written += p->bytes;
+		cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
+	}
+	if (unlikely(status == OP_INVALID))
+		page_refused(b, i);
+	else
+		page_done(b, i, (enum pc_result)result[status]);
+}
+
+/* `pages`: bit i: page i of the request has ended with `status`. */
+static void set_answer(
+	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status)
+{
+	struct pc_batch *b = r->batch;
+	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = channel_now_ms(ch);
+	uint32_t i = r->page;
+
+	for (uint32_t k = 0; k < r->pages; k++, i = b->work[i].next) {
+		if (!(pages >> k & 1))
+			continue;
+		ended[count++] = i;
+		cache_prefetch(ch, &b->work[i].key);
+	}
+	for (uint32_t k = 0; k < count; k++) {
+		if (k + PREFETCH_VICTIM < count)
+			cache_prefetch_victim(ch, &b->work[ended[k + PREFETCH_VICTIM]].key, now_ms);
+		set_end(b, ended[k], status);
+	}
+}
 
 /* An answer to a CTL_CREDIT. True: all slots of the request were told of. */
 static bool credit_told(

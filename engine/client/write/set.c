@@ -17,23 +17,17 @@
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/page/batch.h"
-#include "engine/client/page/cache.h"
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/request.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/write/set.h"
-#include "engine/client/steps.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/write/write.h"
+#include "engine/client/rings/rings.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-/* pages between the one that ends and that whose entry in the location cache is prefetched */
-#define PREFETCH_VICTIM 4u
 
 /* ---- credits --------------------------------------------------------------------------------- */
 
@@ -515,52 +509,4 @@ void set_step(struct pc_batch *b)
 	while (skipped)
 		page_requeue(b, waiting[--skipped]);
 	credit_ask(ch, b->deadline_ns);
-}
-
-/* ---- answers --------------------------------------------------------------------------------- */
-
-static void set_end(struct pc_batch *b, uint32_t i, uint32_t status)
-{
-	struct pc_channel *ch = b->channel;
-	static const uint8_t result[OP_STATUS_COUNT] = {[OP_HIT] = PC_HIT,
-		[OP_MISS] = PC_UNREACHABLE,
-		[OP_STALE] = PC_STALE,
-		[OP_PEER_DOWN] = PC_UNREACHABLE,
-		[OP_TIMEOUT] = PC_TIMEOUT,
-		[OP_NIC_ERROR] = PC_UNREACHABLE,
-		[OP_INVALID] = PC_INVALID,
-		[OP_NO_SPACE] = PC_FULL,
-		[OP_CANCELLED] = PC_GONE};
-	const struct page_work *p = &b->work[i];
-
-	if (status == OP_HIT) {
-		ch->counts.sets++;
-		ch->counts.bytes_written += p->bytes;
-		cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
-	}
-	if (unlikely(status == OP_INVALID))
-		page_refused(b, i);
-	else
-		page_done(b, i, (enum pc_result)result[status]);
-}
-
-/* For each answer to a CTL_PUBLISH, from reap_ctl() by ctl_done() and publish_told() of ctl.c. */
-void set_answer(
-	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status)
-{
-	struct pc_batch *b = r->batch;
-	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = channel_now_ms(ch);
-	uint32_t i = r->page;
-
-	for (uint32_t k = 0; k < r->pages; k++, i = b->work[i].next) {
-		if (!(pages >> k & 1))
-			continue;
-		ended[count++] = i;
-		cache_prefetch(ch, &b->work[i].key);
-	}
-	for (uint32_t k = 0; k < count; k++) {
-		if (k + PREFETCH_VICTIM < count)
-			cache_prefetch_victim(ch, &b->work[ended[k + PREFETCH_VICTIM]].key, now_ms);
-		set_end(b, ended[k], status);
-	}
 }

@@ -19,6 +19,7 @@
 
 #include "config/clock.h"
 #include "engine/client/attach/attach.h"
+#include "engine/client/call/call.h"
 #include "engine/client/rings/channel.h"
 #include "tests/unit/client/fake.h"
 

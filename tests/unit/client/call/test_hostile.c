@@ -4,7 +4,7 @@
 #include "engine/client/attach/attach.h"
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/rings/request.h"
+#include "engine/client/rings/rings.h"
 #include "tests/unit/client/rig_clock.h"
 
 #include <errno.h>

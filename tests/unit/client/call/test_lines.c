@@ -9,7 +9,7 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
 
 static unsigned fences;
 #define shm_fence_sleep() (fences++, shm_fence_sleep())

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Registered ranges that another thread replaces between pages_init(), which finds them, and
- * pages_pin(): batch.c is included, and the replacement comes where the keys are hashed, between
+ * pages_pin(): pages.c is included, and the replacement comes where the keys are hashed, between
  * the two.
  */
 #include "engine/client/page/batch.h"
@@ -12,7 +12,7 @@
 static void keys_hash_and_replace(struct pc_batch *b);
 
 #define keys_hash keys_hash_and_replace
-#include "engine/client/call/batch.c"
+#include "engine/client/call/pages.c"
 #undef keys_hash
 
 #include "tests/unit/client/rig_clock.h"

@@ -16,7 +16,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
-#include "engine/client/rings/submit.h"
+#include "engine/client/rings/rings.h"
 
 static struct page_key hash(const char *name_space, const void *key, size_t bytes)
 {

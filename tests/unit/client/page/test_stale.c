@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directory entries that are wrong or out of date: their pages are never hits. */
 #include "engine/client/attach/attach.h"
-#include "engine/client/lookup/directory.h"
+#include "engine/client/lookup/lookup.h"
 #include "engine/client/attach/session.h"
 #include "tests/unit/client/rig.h"
 

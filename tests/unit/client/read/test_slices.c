@@ -210,7 +210,7 @@ static void a_partly_posted_page_ends_only_after_its_posted_slices_are_answered(
 	assert_true(same("big", at, 0, bytes));
 }
 
-/* Nothing but the channel's own thread writes the memory of such a page. */
+/* Nothing but the channel's own thread writes its memory. */
 static void a_page_in_staging_returns_at_its_deadline(void **state)
 {
 	uint32_t bytes = sizeof(plain);

@@ -15,7 +15,7 @@
 
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/rings/rail.h"
+#include "engine/client/rings/rings.h"
 #include "engine/client/attach/session.h"
 
 #define PAGE (128u << 10)

@@ -7,7 +7,7 @@
 #define TESTS_CLIENT_SET_RIG_H
 
 #include "engine/client/constants.h"
-#include "engine/client/rings/request.h"
+#include "engine/client/rings/rings.h"
 #include "tests/unit/client/rig.h"
 
 #define PAGES 128u

@@ -6,7 +6,7 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/attach/session.h"
-#include "engine/client/write/set.h"
+#include "engine/client/write/write.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>

@@ -3,7 +3,7 @@
  * pc_set() of keys that the directory has, whose holder does not answer, or whose engine is lost or
  * answers nonsense.
  */
-#include "engine/client/lookup/directory.h"
+#include "engine/client/lookup/lookup.h"
 #include "tests/unit/client/write/set_rig.h"
 
 #include <sys/wait.h>

@@ -6,8 +6,8 @@
 #include "config/clock.h"
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/rings/request.h"
-#include "engine/client/write/set.h"
+#include "engine/client/rings/rings.h"
+#include "engine/client/write/write.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

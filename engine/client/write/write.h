@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing pages, and the credits for it: the stocks of a channel, by page size and rail. A credit
- * is a slot of this host's pools with its generation. Channel thread.
+ * Requests to the control plane: storing pages, and the credits for it; pages on disk, removals,
+ * clears. A credit is a slot of this host's pools with its generation. Channel thread.
  */
-#ifndef CLIENT_SET_H
-#define CLIENT_SET_H
+#ifndef CLIENT_WRITE_H
+#define CLIENT_WRITE_H
 
 #include "config/limits.h"
 #include "engine/client/constants.h"
+#include "engine/client/rings/rings.h"
 
 struct client_request;
 struct ctl_done;
+struct ctl_op;
 struct pc_batch;
 struct pc_channel;
+
+/* ---- set.c: storing pages, and the stocks of credits, by page size and rail ------------------ */
 
 struct stock_credit {
 	uint32_t place;
@@ -39,6 +43,8 @@ struct stock {
 	struct stock_rail rail[RAILS_MAX];
 };
 
+/* Stores and publishes pages, as far as there are credits and room. */
+void set_step(struct pc_batch *b);
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct stock_credit *credit);
 void credit_answer(
 	struct pc_channel *ch, const struct client_request *r, const struct ctl_done *done);
@@ -46,5 +52,24 @@ void credit_answer(
 uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
 /* The engine is gone, and the credits with it. */
 void credit_forget(struct pc_channel *ch);
+
+/* ---- ctl.c: requests to the control plane with one answer, and all its answers --------------- */
+
+/*
+ * Sends a request for page i of the batch, which gets one answer; sets its cookie. False: no room;
+ * the page is again first in its queue.
+ */
+bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_op *op);
+/* Sends the requests that wait, as far as there is room: about a page on disk, to remove. */
+void ctl_step(struct pc_batch *b);
+/* Takes all answers of the control plane. */
+void reap_ctl(struct pc_channel *ch);
+
+/* ---- clear.c: pages of a group of namespaces ------------------------------------------------- */
+
+/* Asks the engine of this host to clear the hosts that wait, as far as there is room. */
+void clear_step(struct pc_batch *b);
+/* The answer about host `i`. */
+void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls about pages, and the channel that carries them. Channel thread. */
+#ifndef CLIENT_CALL_H
+#define CLIENT_CALL_H
+
+#include "engine/client/page/batch.h"
+
+/* ---- pages.c --------------------------------------------------------------------------------- */
+
+/* Checks the caller's arguments for the pages of a batch. Invalid pages are done. */
+void pages_init(struct pc_batch *b);
+/* Pins the registered ranges that pages_init() has found: they stay registered until the unpin. */
+void pages_pin(struct pc_batch *b);
+void pages_unpin(struct pc_batch *b);
+
+/* ---- call.c ---------------------------------------------------------------------------------- */
+
+/* Adds a batch to the channel; the caller sets its pages. NULL: no memory. */
+struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_t count,
+	enum pc_result *results, uint64_t deadline_ns);
+void batch_free(struct pc_batch *b);
+/*
+ * Does all work that needs no waiting: takes the answers, then steps every batch. False: nothing
+ * moved.
+ */
+bool channel_step(struct pc_channel *ch);
+/* Ends every page of every batch that is not done: the engine is gone. */
+void channel_end_batches(struct pc_channel *ch);
+
+/* ---- channel.c ------------------------------------------------------------------------------- */
+
+/*
+ * Called at the start of a batch. True if the channel has a session. If it has none, tries to get
+ * one, for at most half of the time to the deadline.
+ */
+bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
+/*
+ * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
+ * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
+ */
+void channel_lost(struct pc_channel *ch);
+/* Prints a line: this thread waits for the engine to end READs into the caller's memory. */
+void channel_tell_wait(const struct pc_channel *ch);
+
+/* ---- wait.c ---------------------------------------------------------------------------------- */
+
+/*
+ * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until
+ * `until_ns`.
+ */
+void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * READs the heads of pages of other members, for three reasons:
+ *
+ * - A set has found the page in the directory. Only the holder's head proves that the page is still
+ *   there: an entry can outlive its page, because the holder removes the page first, and because
+ *   owners miss removals while they are restarted.
+ * - The page's bytes are here and are compared with the CRC in the head (page.c).
+ * - The page could not be read: it was evicted, or it has another length than the caller expects.
+ *   The second case is the caller's mistake; reporting it as stale would remove a good page from
+ *   the directory.
+ *
+ * pc_explain() READs buckets and heads here, too, each in a run of its own. The runs are those of
+ * look.c. Channel thread.
+ */
+#include "config/likely.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/crc32c.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/run.h"
+#include "engine/client/constants.h"
+#include "engine/client/lookup/lookup.h"
+#include "engine/client/page/batch.h"
+#include "engine/client/peercache.h"
+#include "engine/client/rings/rings.h"
+#include "engine/client/rings/staging.h"
+
+#include <string.h>
+
+/* ---- peeks, the READs of pc_explain() -------------------------------------------------------- */
+
+/* The peek has ended with this status. */
+static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	b->peek[i].status = (uint8_t)status;
+	page_done(b, i, PC_HIT);
+}
+
+void peek_answer(
+	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
+{
+	struct page_work *p = &b->work[i];
+	struct peek *peek = &b->peek[i];
+	struct page_head head[2];
+
+	p->rails_tried |= (uint16_t)(1u << rail);
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(b->channel, p->peer, p->rails_tried)) {
+		/* the failure of a rail tells nothing about the engine: READ over another rail */
+		page_queue(b, i, PAGE_HEAD);
+		return;
+	}
+	if (status == OP_HIT && peek->region == REGION_SHARD) {
+		peek->data.bucket = *data;
+	} else if (status == OP_HIT) {
+		memcpy(head, data, sizeof(head));
+		peek->data.head = head[place_unit(peek->bucket) % 2];
+	}
+	peek_end(b, i, status);
+}
+
+/*
+ * READs what a peek names, in a run of its own: one impossible place refuses a whole run. False: no
+ * room.
+ */
+static bool peek_read(struct pc_batch *b, uint32_t i)
+{
+	const struct peek *peek = &b->peek[i];
+	const struct map_member *m = map_by_ref(b->channel, peek->ref);
+
+	if (m)
+		return look_one(b, i, m, peek->region, peek->bucket);
+	peek_end(b, i, OP_PEER_DOWN); /* it has left the map since it was found there */
+	return true;
+}
+
+/* ---- page heads ------------------------------------------------------------------------------ */
+
+/*
+ * Adds the page to a run. False: a run found no room, and its pages are queued again. A page whose
+ * run was refused is READ alone: one impossible place refuses a whole run.
+ */
+static bool head_add(struct pc_batch *b, uint32_t i)
+{
+	const struct location *at = &b->work[i].at;
+	const struct map_member *m = map_by_ref(b->channel, at->ref);
+
+	if (b->kind == BATCH_SET && unlikely(!m || !directory_answers(b->channel, m))) {
+		page_unreached(b, i); /* it is not asked at present: the page is stored here, too */
+		return true;
+	}
+	if (unlikely(!m)) {
+		page_stale(b, i);
+		return true;
+	}
+	if (likely(b->work[i].piece_status != OP_INVALID))
+		return look_add_to(b, i, m, REGION_HEADS_0, at->place);
+	if (!look_close_all(b, true)) {
+		page_requeue(b, i);
+		return false;
+	}
+	return look_one(b, i, m, REGION_HEADS_0, at->place);
+}
+
+void head_step(struct pc_batch *b)
+{
+	bool room = true;
+	uint32_t i;
+
+	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
+		room = b->kind == BATCH_PEEK ? peek_read(b, i) : head_add(b, i);
+	look_close_all(b, room);
+}
+
+static uint32_t head_crc(const struct pc_page *page)
+{
+	uint32_t crc = 0;
+
+	for (unsigned s = 0; s < page->segment_count; s++)
+		crc = crc32c(crc, page->segments[s].base, page->segments[s].bytes);
+	return crc;
+}
+
+/* True if the head of a page whose bytes are here has no CRC, or that of the bytes. */
+static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	if (!page_head_is_proven(head))
+		return true;
+	if (head_crc(&b->pages[i]) != head->crc)
+		return false;
+	b->channel->verify_counts.verified++;
+	return true;
+}
+
+/* The head was READ. */
+static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	struct page_work *p = &b->work[i];
+
+	if (!page_head_names(head, &p->key, p->at.generation))
+		page_stale(b, i);
+	else if (b->kind == BATCH_SET)
+		page_stored(b, i, head->length);
+	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && head_matches(b, i, head))
+		page_hit(b, i);
+	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
+		page_corrupt(b, i);
+	else if (head->length != p->bytes)
+		page_length_differs(b, i, head->length);
+	else if (p->flags & PAGE_SAW_REFUSAL)
+		page_refused(b, i);
+	else
+		page_stale(b, i);
+}
+
+/* The head could not be READ. */
+static void head_unknown(struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(ch, p->peer, p->rails_tried)) {
+		/* the failure of a rail tells nothing about the page: READ the head over another
+		 * rail */
+		page_queue(b, i, PAGE_HEAD);
+	} else if (p->verify == VERIFY_HEAD) {
+		page_unreached(b, i); /* the bytes may be right, but that cannot be proven */
+	} else if (b->kind == BATCH_SET && status != OP_INVALID) {
+		ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
+		page_unreached(b, i);
+	} else {
+		page_stale(b, i); /* its rail said so, or the place is impossible */
+	}
+}
+
+void head_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
+	uint32_t status)
+{
+	const struct page_head *pair =
+		(const struct page_head *)(const void *)ch->staging.base + 2 * r->hold;
+	struct pc_batch *b = r->batch;
+	uint32_t hit = done->hit, i = r->page, next;
+
+	if (hit)
+		ch->peer_rest_until_ns[b->work[i].peer] = 0;
+	for (uint32_t left = r->pages; left; left--, i = next, pair += 2, hit >>= 1) {
+		struct page_work *p = &b->work[i];
+		struct page_head head = pair[place_unit(p->at.place) % 2];
+
+		next = p->next;
+		p->piece_status = OP_HIT;
+		if (likely(hit & 1)) {
+			head_known(b, i, &head);
+		} else if (status == OP_INVALID && r->pages > 1) {
+			p->piece_status = OP_INVALID;
+			page_queue(b, i, PAGE_HEAD);
+		} else {
+			p->rails_tried |= (uint16_t)(1u << r->rail);
+			head_unknown(b, i, status);
+		}
+	}
+}

@@ -43,7 +43,6 @@
 #include <unistd.h>
 
 #define REPORT_BYTES_MAX (64u << 20)
-#define BACKLOG_WAIT_MS 5000u /* longest wait for the engine to accept a connection */
 #define OPEN_TIMEOUT_MS 10000u
 
 /* ---- the current session and its locks ------------------------------------------------------- */
@@ -136,22 +135,6 @@ void pc_session_end(struct pc *pc, struct client_session *session)
 /* ---- attaching ------------------------------------------------------------------------------- */
 
 /*
- * Connects; while the backlog is full, tries again each millisecond, because the engine's event
- * loop empties it quickly.
- */
-static int attacher_connect(struct pc *pc)
-{
-	int fd;
-
-	for (unsigned ms = 0;; ms++) {
-		fd = session_connect(pc->socket);
-		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || shm_load(&pc->attacher.closing))
-			return fd;
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-	}
-}
-
-/*
  * After a request for a session or a channel: keeps its error text if an engine answered that gives
  * none, as one of another protocol. While an engine starts, none answers. Returns `rc`.
  */
@@ -166,18 +149,12 @@ static int attacher_note(struct pc *pc, int rc)
 	return rc;
 }
 
-/*
- * Connects to the engine, sends HELLO and makes the new session the current one. Takes at most 10
- * s.
- */
+/* Opens a session with the engine and makes it the current one. Takes at most 10 s. */
 static int pc_attach(struct pc *pc)
 {
 	struct client_session *session;
-	int fd = attacher_connect(pc), rc;
+	int rc = session_open(pc->socket, &pc->attacher.closing, &session);
 
-	if (fd < 0)
-		return attacher_note(pc, fd);
-	rc = session_open(pc->socket, fd, &pc->attacher.closing, &session);
 	if (rc)
 		return attacher_note(pc, rc);
 	/* Also hold `wire`: then a registration with the previous engine has ended before the
@@ -407,8 +384,13 @@ static void fork_in_child(void)
 
 		pc->inherited = pc->no_reattach = true;
 		pc->session = NULL;
-		for (struct pc_channel *ch = pc->channels; ch; ch = ch->next)
+		for (struct pc_channel *ch = pc->channels; ch; ch = ch->next) {
 			channel_inherited(ch);
+			if (ch->opened)
+				session_close_fds(&ch->opened->call);
+			free(ch->opened);
+			ch->opened = NULL;
+		}
 		/* a child has no attach thread */
 		pc->attacher.runs = pc->attacher.joinable = false;
 		attacher_init(pc);
@@ -598,7 +580,6 @@ uint64_t pc_page_bytes_max(const struct pc *pc)
 static int reply_read(int fd, uint64_t bytes, char **ret_text)
 {
 	struct stat about;
-	uint64_t got = 0;
 	char *text;
 
 	if (bytes > REPORT_BYTES_MAX || fstat(fd, &about) || (uint64_t)about.st_size < bytes)
@@ -607,16 +588,9 @@ static int reply_read(int fd, uint64_t bytes, char **ret_text)
 	if (!text)
 		return error_set(-ENOMEM, "out of memory for a reply of %llu bytes",
 			(unsigned long long)bytes);
-	while (got < bytes) {
-		ssize_t n = pread(fd, text + got, bytes - got, (off_t)got);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			free(text);
-			return error_set(-EPROTO, "the engine's reply ends early");
-		}
-		got += (uint64_t)n;
+	if (pread(fd, text, bytes, 0) != (ssize_t)bytes) {
+		free(text);
+		return error_set(-EPROTO, "the engine's reply ends early");
 	}
 	text[bytes] = '\0';
 	*ret_text = text;

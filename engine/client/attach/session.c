@@ -26,8 +26,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
+#define BACKLOG_WAIT_MS 5000u /* longest wait for the engine to accept a connection */
 #define HELLO_TIMEOUT_MS 5000u
 /* an engine whose loop has not turned for this time is stopped: its own watchdog waits as long */
 #define ENGINE_STILL_NS 10000000000ull
@@ -400,13 +402,44 @@ static int session_hello(struct client_session *s, const char *path, struct sess
 	return rc;
 }
 
-int session_open(
-	const char *path, int fd, const uint32_t *stop, struct client_session **ret_session)
+/*
+ * Connects to the engine's socket. While its backlog is full, tries again each millisecond, because
+ * the engine's event loop empties it quickly. Returns the socket or -errno.
+ */
+static int session_connect(const char *path, const uint32_t *stop)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error;
+
+	memcpy(address.sun_path, path, strlen(path));
+	for (unsigned ms = 0; fd >= 0; ms++) {
+		if (!connect(fd, (struct sockaddr *)&address, sizeof(address)))
+			return fd;
+		if (errno != EAGAIN || ms == BACKLOG_WAIT_MS || shm_load(stop))
+			break;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	error = errno;
+	if (fd >= 0)
+		close(fd);
+	if (error == EAGAIN)
+		return error_set(-EAGAIN,
+			"the engine at %s does not accept clients: its backlog is full; is it stopped?",
+			path);
+	return error_set(-error,
+		"cannot attach to an engine at %s: %s; is one running, and does it belong to this user?",
+		path, strerror(error));
+}
+
+int session_open(const char *path, const uint32_t *stop, struct client_session **ret_session)
 {
 	struct session_call call = {.kind = ATTACH_HELLO, .timeout_ms = HELLO_TIMEOUT_MS};
-	struct client_session *s = calloc(1, sizeof(*s));
-	int rc;
+	int fd = session_connect(path, stop), rc;
+	struct client_session *s;
 
+	if (fd < 0)
+		return fd;
+	s = calloc(1, sizeof(*s));
 	if (!s) {
 		close(fd);
 		return error_set(-ENOMEM, "cannot open a session: out of memory");
@@ -437,26 +470,6 @@ int session_open(
 fail:
 	session_free(s);
 	return rc;
-}
-
-int session_connect(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error;
-
-	memcpy(address.sun_path, path, strlen(path));
-	if (fd >= 0 && !connect(fd, (struct sockaddr *)&address, sizeof(address)))
-		return fd;
-	error = errno;
-	if (fd >= 0)
-		close(fd);
-	if (error == EAGAIN)
-		return error_set(-EAGAIN,
-			"the engine at %s does not accept clients: its backlog is full; is it stopped?",
-			path);
-	return error_set(-error,
-		"cannot attach to an engine at %s: %s; is one running, and does it belong to this user?",
-		path, strerror(error));
 }
 
 static void session_unmap(const void *at, uint64_t bytes)

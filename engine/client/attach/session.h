@@ -53,14 +53,11 @@ struct client_session {
 	struct session_rail rail[RAILS_MAX];
 };
 
-/* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
-int session_connect(const char *path);
 /*
- * Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure.
- * -EINPROGRESS: the engine restarts. `stop`: client_session.stop.
+ * Connects to the engine's socket, sends HELLO and waits at most 10 s. -EINPROGRESS: the engine
+ * restarts. `stop`: client_session.stop.
  */
-int session_open(
-	const char *path, int fd, const uint32_t *stop, struct client_session **ret_session);
+int session_open(const char *path, const uint32_t *stop, struct client_session **ret_session);
 void session_free(struct client_session *session);
 int session_ask(struct client_session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);

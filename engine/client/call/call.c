@@ -430,13 +430,11 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 		map_refresh(ch);
 		memory_refresh(ch);
 	}
-	pages_init(b);
+	pages_init(b, ready);
 	if (ready) {
-		pages_pin(b);
 		batch_begin(b);
 		channel_step(ch);
 	} else {
-		b->pins = 0; /* nothing was pinned */
 		batch_gone(b);
 	}
 	*ret_batch = b;

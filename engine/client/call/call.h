@@ -7,10 +7,11 @@
 
 /* ---- pages.c --------------------------------------------------------------------------------- */
 
-/* Checks the caller's arguments for the pages of a batch. Invalid pages are done. */
-void pages_init(struct pc_batch *b);
-/* Pins the registered ranges that pages_init() has found: they stay registered until the unpin. */
-void pages_pin(struct pc_batch *b);
+/*
+ * Checks the caller's arguments for the pages of a batch; invalid pages are done. `pin`: pins the
+ * registered ranges that the pages lie in, which stay registered until the unpin.
+ */
+void pages_init(struct pc_batch *b, bool pin);
 void pages_unpin(struct pc_batch *b);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */

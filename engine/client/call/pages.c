@@ -293,19 +293,6 @@ static void keys_init(struct pc_batch *b)
 	}
 }
 
-void pages_init(struct pc_batch *b)
-{
-	if (unlikely(!b->count)) { /* the caller's arrays may be NULL */
-		b->alike = false;
-		return;
-	}
-	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
-		payload_init(b);
-	else
-		keys_init(b);
-	keys_hash(b);
-}
-
 /* ---- pins ------------------------------------------------------------------------------------ */
 
 /* Finds the ranges of all pages anew: those that lay in one may now lie in several. */
@@ -334,8 +321,11 @@ static void pins_count(const struct pc_batch *b, uint32_t change)
 	}
 }
 
-/* cold: once for each batch, with a lock */
-void pages_pin(struct pc_batch *b)
+/*
+ * cold: once for each batch, with a lock. Pins the registered ranges that were found: they stay
+ * registered until the unpin.
+ */
+static void pages_pin(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 	struct pc *pc = ch->pc;
@@ -353,6 +343,23 @@ void pages_pin(struct pc_batch *b)
 		memory_refresh(ch);
 		pages_find_all(b);
 	}
+}
+
+void pages_init(struct pc_batch *b, bool pin)
+{
+	if (unlikely(!b->count)) { /* the caller's arrays may be NULL */
+		b->alike = false;
+		return;
+	}
+	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
+		payload_init(b);
+	else
+		keys_init(b);
+	keys_hash(b);
+	if (pin)
+		pages_pin(b);
+	else
+		b->pins = 0;
 }
 
 /* cold: once for each batch, with a lock */

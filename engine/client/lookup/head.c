@@ -38,7 +38,8 @@ static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
 	page_done(b, i, PC_HIT);
 }
 
-void peek_answer(
+/* The READ of a peek was answered. OP_HIT: `data` is the bucket or pair of heads. */
+static void peek_answer(
 	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
 {
 	struct page_work *p = &b->work[i];
@@ -184,6 +185,11 @@ void head_answer(struct pc_channel *ch, const struct client_request *r, const st
 	struct pc_batch *b = r->batch;
 	uint32_t hit = done->hit, i = r->page, next;
 
+	if (unlikely(b->kind == BATCH_PEEK)) {
+		peek_answer(b, i, r->rail, (const struct bucket *)(const void *)pair,
+			hit & 1 ? OP_HIT : status);
+		return;
+	}
 	if (hit)
 		ch->peer_rest_until_ns[b->work[i].peer] = 0;
 	for (uint32_t left = r->pages; left; left--, i = next, pair += 2, hit >>= 1) {

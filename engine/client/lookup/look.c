@@ -842,12 +842,7 @@ static void look_buckets_answer(struct pc_channel *ch, const struct client_reque
 void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status)
 {
-	if (unlikely(r->batch->kind == BATCH_PEEK)) {
-		const struct bucket *data = (const struct bucket *)(const void *)ch->staging.base;
+	bool buckets = r->region == REGION_SHARD && likely(r->batch->kind != BATCH_PEEK);
 
-		peek_answer(r->batch, r->page, r->rail, data + r->hold,
-			done->hit & 1 ? OP_HIT : status);
-		return;
-	}
-	(r->region == REGION_SHARD ? look_buckets_answer : head_answer)(ch, r, done, status);
+	(buckets ? look_buckets_answer : head_answer)(ch, r, done, status);
 }

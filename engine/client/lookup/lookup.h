@@ -97,7 +97,7 @@ bool look_one(struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_
  * there is room.
  */
 void head_step(struct pc_batch *b);
-/* As look_answer(). */
+/* As look_answer(), for heads and peeks. */
 void head_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status);
 
@@ -122,8 +122,5 @@ struct peek {
 	} data;
 };
 static_assert(offsetof(struct peek, data) == 64, "a line for the request, one for the bytes");
-/* The READ of a peek was answered. OP_HIT: `data` is the bucket or pair of heads. */
-void peek_answer(
-	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status);
 
 #endif

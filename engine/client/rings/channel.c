@@ -122,8 +122,4 @@ void channel_inherited(struct pc_channel *ch)
 	if (ch->session)
 		channel_unmap(ch);
 	ch->session = NULL;
-	if (ch->opened)
-		session_close_fds(&ch->opened->call);
-	free(ch->opened);
-	ch->opened = NULL;
 }

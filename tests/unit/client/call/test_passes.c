@@ -110,7 +110,7 @@ static bool second_is_registered(struct pc_channel *channel, uintptr_t at, uint6
 	b->pages = pages;
 	b->results = results;
 	b->count = b->left = 2;
-	pages_init(b);
+	pages_init(b, false);
 	assert_true(b->work[0].regular);
 	assert_int_equal(b->left, 2);
 	registered = b->work[1].flags & PAGE_REGISTERED;

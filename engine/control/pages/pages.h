@@ -87,8 +87,6 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
-	/* word for the caller's use; the index stores it but does not interpret it */
-	uint32_t mark;
 };
 
 /*
@@ -268,7 +266,7 @@ uint64_t pool_limbo_left_ns(struct pool *pool);
  * The reserve of free slots of a size class without demand: 2 % of the class, at least
  * EVICT_AHEAD_MIN, and at most 1/EVICT_AHEAD_SHARE of the class.
  */
-#define EVICT_AHEAD_MIN 64u
+#define EVICT_AHEAD_MIN 16u
 #define EVICT_AHEAD_SHARE 8u
 static inline uint64_t evict_reserve(uint64_t slots)
 {

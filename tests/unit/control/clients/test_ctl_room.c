@@ -262,7 +262,7 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 		}
 		assert_int_equal(
 			publish_at(&c, i, done.place, done.generation, 4096).status, OP_HIT);
-		/* 1 ms per slot: a reserve of 64 slots lasts 64 ms, longer than limbo */
+		/* 1 ms per slot: a reserve of 40 slots lasts 40 ms, longer than limbo */
 		now += 1000000;
 		clock_test_set(now);
 	}

@@ -91,11 +91,13 @@ bool pool_key(
 /* ---- pool: what the disk tier needs ---------------------------------------------------------- */
 
 /*
- * Names up to `max` pages of this size that are neither on disk nor being written, in the order
- * they were published, until `pages` of this size are. A page is named once, and again when its
- * write has failed or the disk has lost it. Amortised O(1) for each page that is named.
+ * Names up to `max` pages of this size that are neither on disk nor being written, the oldest
+ * first: those that have reached 1 - `share` / POOL_AHEAD_ALL of the age at which pages are evicted
+ * now. A page is named once; if all are to be, again when its write has failed or the disk has lost
+ * it. Amortised O(1) for each page that is named.
  */
-unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
+#define POOL_AHEAD_ALL 256u
+unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t share, unsigned max,
 	struct pool_victim *ret_victims);
 /*
  * The bytes of a page are about to be written to disk: until pool_write_end() its slot is not

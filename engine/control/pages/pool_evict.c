@@ -483,13 +483,13 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 
 /* ---- pages to write ahead of eviction -------------------------------------------------------- */
 
-unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
+unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t share, unsigned max,
 	struct pool_victim *ret_victims)
 {
 	uint32_t units = pool_units(pool, page_bytes);
-	uint32_t number = units ? class_serving(pool, units) : NONE;
+	uint32_t number = units ? class_serving(pool, units) : NONE, at[QUEUES], age;
 	struct size_class *class;
-	unsigned n = 0, steps = 0;
+	unsigned n = 0, steps = 0, from;
 
 	if (number == NONE)
 		return 0;
@@ -499,8 +499,15 @@ unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsi
 		for (unsigned i = 0; i < QUEUES; i++)
 			class->queue[i].spill = class->queue[i].oldest;
 	for (unsigned i = 0; i < QUEUES; i++)
-		while (class->queue[i].spill != NONE && n < max &&
-			class->pages - class->dirty + n < pages && steps++ < AHEAD_STEPS) {
+		at[i] = class->queue[i].oldest;
+	from = queue_next(pool, class, at);
+	if (from == QUEUES)
+		return 0;
+	age = page_age(pool, at[from]);
+	age -= (uint32_t)((uint64_t)age * share / POOL_AHEAD_ALL);
+	for (unsigned i = 0; i < QUEUES; i++)
+		while (class->queue[i].spill != NONE && n < max && steps++ < AHEAD_STEPS &&
+			page_age(pool, class->queue[i].spill) >= age) {
 			uint32_t slot = class->queue[i].spill;
 
 			if (slot_dirty(&pool->slots[slot]))

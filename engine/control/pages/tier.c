@@ -5,11 +5,11 @@
  * only in memory when the engine stops. tier_promote.c has the way back into memory. The control
  * plane's thread, except tier_open_run().
  *
- * Spill: when room gets scarce, all pages of the pools are written, the oldest first, so that a
- * burst of sets finds pages that may be evicted. As long as the disk keeps up, eviction prefers
- * pages that are on disk or being written, and takes no other page for its reserve. A page that is
- * evicted before its turn came is written from limbo. What the budget of writes in flight does not
- * allow is dropped: a set never waits for a disk.
+ * Spill: when room gets scarce, the oldest pages of the pools are written, or all if the disk is
+ * large, so that a burst of sets finds pages that may be evicted. As long as the disk keeps up,
+ * eviction prefers pages that are on disk or being written, and takes no other page for its
+ * reserve. A page that is evicted before its turn came is written from limbo. What the budget of
+ * writes in flight does not allow is dropped: a set never waits for a disk.
  *
  * A path that hangs keeps what it was given: its writes leave the budget when it leaves service
  * (spill_strand()), and at the close the pools stay mapped until the process exits.
@@ -101,23 +101,23 @@ static bool eviction_is_near(const struct pool *pool)
 }
 
 /*
- * Pages of the class that are to be on disk: all. A disk smaller than twice the pools gets a part
- * of them, because it would recycle the oldest before they are evicted.
+ * How far ahead of eviction pages are written, for pool_ahead(). A disk of many pools takes all of
+ * them, so that a kill loses few. A smaller one gets the oldest only: the log recycles in the order
+ * of writing, so what is written early is gone when eviction would need it, and is written again.
  */
-static uint32_t class_ahead_pages(const struct tier *t, const struct evict_class *class)
+static uint32_t ahead_share(const struct tier *t)
 {
-	uint64_t held = class->held;
+	uint64_t share = (t->disk_bytes >> 20) * POOL_AHEAD_ALL /
+			 (TIER_AHEAD_POOLS * (t->pools_bytes >> 20));
 
-	if (t->disk_bytes / 2 >= t->pools_bytes)
-		return UINT32_MAX;
-	return (uint32_t)(held * (t->disk_bytes >> 21) / (t->pools_bytes >> 20));
+	return share < POOL_AHEAD_ALL ? (uint32_t)share : POOL_AHEAD_ALL;
 }
 
 static unsigned spill_class(struct tier *t, unsigned rail, const struct evict_class *class)
 {
 	struct pool *pool = t->control->rail[rail].pool;
 	uint32_t bytes = class->units * PAGE_UNIT;
-	uint32_t ahead = class_ahead_pages(t, class);
+	uint32_t share = ahead_share(t);
 	struct pool_victim page[TIER_SPILL_BURST];
 	uint64_t room = t->spill_bytes_max > t->spill_bytes
 				? (t->spill_bytes_max - t->spill_bytes) / bytes
@@ -126,9 +126,9 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct evict_cl
 
 	if (room == 0 && t->spill_bytes == 0)
 		room = 1;
-	if (ahead == 0 || room == 0)
+	if (share == 0 || room == 0)
 		return 0;
-	n = pool_ahead(pool, bytes, ahead,
+	n = pool_ahead(pool, bytes, share,
 		room < TIER_SPILL_BURST ? (unsigned)room : TIER_SPILL_BURST, page);
 	for (unsigned i = 0; i < n; i++) {
 		if (tier_has(t, &page[i].key, page[i].length))

@@ -33,6 +33,8 @@
 #define TIER_REFUSED_NS 1000000000ull
 /* after a page was dropped, the reserve of free slots takes pages that are not on disk as well */
 #define TIER_BEHIND_NS 1000000000ull
+/* pool-fulls from which on a disk gets all pages ahead of eviction; a smaller one gets a share */
+#define TIER_AHEAD_POOLS 8u
 #define TIER_SPILL_BURST 64u /* pages that one call of tier_spill() writes for one page size */
 /* share of the pools for pages that are being read from disk or are pinned */
 #define TIER_PIN_SHARE 8u

@@ -9,7 +9,7 @@
 
 #define PAGE (64u << 10)
 #define BYTES (8u * MIB)
-#define ALL UINT32_MAX
+#define ALL POOL_AHEAD_ALL
 
 static struct pool *full(unsigned *ret_pages)
 {
@@ -46,16 +46,27 @@ static void pages_are_named_once_in_the_order_they_were_published(void **state)
 	pool_close(pool);
 }
 
-static void no_more_pages_are_named_than_are_to_be_on_disk(void **state)
+/* A quarter of the age at which pages are evicted is a quarter of the pages, while none is used. */
+static void pages_are_named_by_the_age_at_which_they_are_evicted(void **state)
 {
-	struct pool_victim ahead[16];
-	unsigned pages;
+	struct pool_victim ahead[256], victim[8];
+	unsigned pages, n;
 	struct pool *pool = full(&pages);
+	uint32_t place;
 
 	(void)state;
-	assert_int_equal(pool_ahead(pool, PAGE, 3, 16, ahead), 3);
-	pool_clean_set(pool, ahead[0].place, ahead[0].generation, true);
-	assert_int_equal(pool_ahead(pool, PAGE, 3, 16, ahead), 2);
+	n = pool_ahead(pool, PAGE, ALL / 4, 256, ahead);
+	assert_in_range(n, pages / 4, pages / 4 + 1);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL / 4, 256, ahead + n), 0);
+	assert_int_equal(pool_victims(pool, PAGE, false, 8, victim), 8);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(ahead[i].place, victim[i].place);
+		evict(pool, &victim[i]);
+	}
+	now_ns += LIMBO_NS;
+	for (unsigned i = 0; i < 8; i++)
+		assert_true(page_new(pool, PAGE, 1000 + i, &place));
+	assert_in_range(pool_ahead(pool, PAGE, ALL / 4, 256, ahead), 7, 9);
 	pool_close(pool);
 }
 
@@ -324,7 +335,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(pages_are_named_once_in_the_order_they_were_published),
-		TEST(no_more_pages_are_named_than_are_to_be_on_disk),
+		TEST(pages_are_named_by_the_age_at_which_they_are_evicted),
 		TEST(pages_on_disk_or_being_written_are_not_named),
 		TEST(a_page_of_a_batch_that_was_named_is_named),
 		TEST(pages_that_are_not_on_disk_after_all_are_named_again),

@@ -52,9 +52,7 @@ static void burst(uint64_t n, unsigned pages)
 		while (turns(), tier_turns(), !got(&client, &credit))
 			wait_for(LIMBO_MS * 1000000ull / 4);
 		assert_int_equal(credit.status, OP_HIT);
-		memset(bytes_at(credit.place), (int)n, PAGE);
-		publish_at(&client, n++, credit.place, credit.generation, PAGE);
-		tier_turns();
+		publish_alone(n++, &credit);
 	}
 }
 
@@ -80,6 +78,57 @@ static void bursts_of_half_the_pool_lose_no_page(void **state)
 	for (uint64_t i = 0; i < n; i++)
 		assert_true(in_memory(i) || fake.has[i]);
 	assert_int_equal(control.counter[COUNTER_disk_drops_budget], 0);
+}
+
+/*
+ * Of a disk of few pools only the pages that leave next are written: an eighth of the pages for
+ * each pool. A burst of as many loses none, even if the disk writes nothing meanwhile; with a disk
+ * that is as fast as the sets, nor does a longer one.
+ */
+static void a_small_disk_gets_the_pages_that_leave_next(unsigned pools)
+{
+	unsigned pages, held = 0, written = 0;
+	struct tier *t = control.tier;
+	bool dirty[RAILS] = {false};
+	uint64_t n;
+
+	fake.mib = pools * (uint32_t)(t->pools_bytes >> 20);
+	net_defer(t->slow);
+	events();
+	pages = fill_pools(0, true);
+	for (n = 0; n < pages; n++) {
+		bool *seen = &dirty[n >= pages / RAILS];
+
+		held += in_memory(n);
+		written += in_memory(n) && fake.has[n];
+		*seen = *seen || !fake.has[n];
+		assert_true(!*seen || !fake.has[n]); /* the oldest, and no page behind them */
+		assert_true(in_memory(n) || fake.has[n]);
+	}
+	assert_in_range(written, held * pools / 8, pages * pools / 8 + RAILS);
+	burst(n, written);
+	n += written;
+	while (count(DISK_WRITE))
+		end_one(DISK_WRITE, DISK_OK);
+	for (unsigned i = 0; i < pages; i++, n++) {
+		burst(n, 1);
+		assert_true(t->spill_bytes <= t->spill_bytes_max);
+		if (count(DISK_WRITE))
+			end_one(DISK_WRITE, DISK_OK);
+	}
+	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
+}
+
+static void a_disk_of_two_pools_gets_the_pages_that_leave_next(void **state)
+{
+	(void)state;
+	a_small_disk_gets_the_pages_that_leave_next(2);
+}
+
+static void a_disk_of_four_pools_gets_the_pages_that_leave_next(void **state)
+{
+	(void)state;
+	a_small_disk_gets_the_pages_that_leave_next(4);
 }
 
 /* A size that uses little of its only chunk may lose it to another size. */
@@ -674,6 +723,8 @@ int main(void)
 		DISK_TEST(pages_are_written_before_they_are_evicted),
 		DISK_TEST(pages_are_written_from_half_of_the_chunks_on),
 		DISK_TEST(bursts_of_half_the_pool_lose_no_page),
+		DISK_TEST(a_disk_of_two_pools_gets_the_pages_that_leave_next),
+		DISK_TEST(a_disk_of_four_pools_gets_the_pages_that_leave_next),
 		DISK_TEST(few_pages_of_one_size_are_written_when_another_size_fills_the_pool),
 		DISK_TEST(the_reserve_waits_for_a_disk_that_keeps_up),
 		DISK_TEST(when_a_write_ends_requests_for_room_are_tried_again),

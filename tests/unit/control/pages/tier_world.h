@@ -30,6 +30,7 @@ static struct {
 	uint32_t opened;   /* by shm_load(): another thread sets it */
 	bool works;        /* the disk ends writes at once */
 	bool gone_at_once; /* a page leaves the disk when it is written */
+	uint32_t mib;      /* its size */
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -175,7 +176,7 @@ void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
 	(void)disk;
 	*ret_report = (struct disk_report){
-		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
+		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = fake.mib}}};
 }
 
 int disk_close(struct disk *disk)
@@ -237,6 +238,7 @@ static inline int disk_setup(void **state)
 	setup(state);
 	memset(&fake, 0, sizeof(fake));
 	fake.fd = eventfd(0, EFD_NONBLOCK);
+	fake.mib = 1000;
 	status = calloc(1, sizeof(*status));
 	control.status = status;
 	strcpy(settings.disk_paths, "/nowhere");
@@ -342,6 +344,21 @@ static inline unsigned char *bytes_at(uint32_t place)
 	       place_offset(place);
 }
 
+/* Publishes a page of a batch of its own, whose deadline no other one has. */
+static inline void publish_alone(uint64_t n, const struct ctl_done *at)
+{
+	memset(bytes_at(at->place), (int)n, PAGE);
+	put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+			     .count = 1,
+			     .key = key_of(n),
+			     .place = at->place,
+			     .generation = at->generation,
+			     .length = PAGE,
+			     .deadline_ns = now + SECOND + n});
+	assert_int_equal(get_one(&client).status, OP_HIT);
+	tier_turns();
+}
+
 /* Fills both pools with pages from number `n` on. `works`: the disk writes what it gets. */
 static inline unsigned fill_pools(uint64_t n, bool works)
 {
@@ -354,9 +371,7 @@ static inline unsigned fill_pools(uint64_t n, bool works)
 			struct ctl_done credit = take(&client, rail, PAGE);
 
 			assert_int_equal(credit.status, OP_HIT);
-			memset(bytes_at(credit.place), (int)n, PAGE);
-			publish_at(&client, n++, credit.place, credit.generation, PAGE);
-			tier_turns();
+			publish_alone(n++, &credit);
 			assert_true(control.tier->spill_bytes <= control.tier->spill_bytes_max);
 			while (works && count(DISK_WRITE))
 				end_one(DISK_WRITE, DISK_OK);

@@ -54,9 +54,9 @@ static enum { GET, EXISTS, SET } call; /* which calls are counted */
 static char name[PAGES][KEY_LENGTH + 1];
 
 /*
- * The clock of the whole program, instead of libc's: each look at it takes CLOCK_STEP_NS. The
- * bandwidth estimates, and with them the rails that carry the runs, then do not depend on the time
- * that valgrind takes. About four looks are made for a batch, so one of 4 MiB takes 40 us.
+ * The clock of the whole program, instead of libc's: each look at it takes CLOCK_STEP_NS, so that
+ * nothing depends on the time that valgrind takes. About four looks are made for a batch, so one of
+ * 4 MiB takes 40 us.
  */
 int clock_gettime(clockid_t clock, struct timespec *ret_now)
 {

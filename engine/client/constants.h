@@ -56,16 +56,6 @@
 #define STRIPE_BYTES (2u << 20) /* bytes that a channel may have in flight on one rail */
 /* the same limit for an op longer than a slice: it holds more than two of them */
 #define STRIPE_BYTES_BIG (4u << 20)
-#define STRIPE_BYTES_MIN SLICE_BYTES   /* lower bound of both limits, for a slow rail */
-#define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes that a bandwidth sample of a rail needs, at least */
-/* time with bytes in flight that a bandwidth sample needs, at least */
-#define STRIPE_SAMPLE_NS 50000u
-/* upper limit of a rail's bandwidth estimate, bytes per 1024 ns */
-#define STRIPE_RATE_MAX (1ull << 30)
-/* no bandwidth estimate counts as less than the fastest rail's / 64 */
-#define STRIPE_RATIO_MAX 64u
-/* a bandwidth estimate within this part of the fastest rail's counts as equal to it: 1/4 */
-#define STRIPE_ALIKE 4u
 
 #define FRESH_NS 1000000000ull /* how long exists and set trust a location in the cache */
 #define TOUCH_NS 1000000000ull /* minimum time between two CTL_TOUCH for one page */

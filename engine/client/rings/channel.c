@@ -57,9 +57,8 @@ static void channel_make_rings(struct pc_channel *ch)
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
 	ch->ctl_napped = false;
 	ch->touches.count = 0;
-	ch->rate_max = 0;
+	ch->least = 0;
 	ch->resting = ch->told = 0;
-	stripe_weigh(ch);
 	ch->no_room = false;
 }
 

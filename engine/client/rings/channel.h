@@ -39,24 +39,8 @@ struct channel_rail {
 	struct ring_consumer done;
 	uint32_t in_flight;
 	uint64_t bytes; /* bytes of the pages in flight on the rail: its backlog */
-	/* bandwidth estimate of the fastest rail / this rail's, << WEIGHT_SHIFT */
-	uint64_t weight;
-	/* limits of `bytes`: [0] for an op of at most a slice, [1] for a longer one */
-	uint64_t credit[2];
 	/* until this time (ns) the rail is used last, because an op failed on it */
 	uint64_t rest_until_ns;
-	/* the fields below belong to the rail's bandwidth estimate, see rail.c */
-	/* estimates for which weight and credit[] were computed: this rail's, the fastest rail's */
-	uint64_t weighed, weighed_max;
-	uint64_t rate;  /* bandwidth estimate, bytes per 1024 ns; 0: unknown */
-	uint64_t moved; /* bytes answered since the rail's last bandwidth sample */
-	/* time with bytes in flight since the last sample, counted up to since_ns */
-	uint64_t busy_ns;
-	/* start of the time with bytes in flight that busy_ns does not contain yet */
-	uint64_t since_ns;
-	/* how often the rail went from idle to busy since its last sample */
-	uint32_t bursts;
-	bool used; /* true: the rail had bytes in flight since the last sample of any rail */
 };
 
 /* Pages of one step that may be in one run: they become one run or several. */
@@ -107,14 +91,11 @@ struct pc_channel {
 
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
-	uint32_t told;     /* bit per rail: entries were published in this step of the channel */
-	uint32_t resting;  /* bit per rail: its rest_until_ns is set (and may have passed) */
-	uint64_t rate_max; /* bandwidth estimate of the fastest rail, bytes per 1024 ns */
-	uint64_t least;    /* lower bound of `bytes * weight`, the time to finish, of every rail */
-	/* a bandwidth sample of a rail has ended: the weights are to be computed again */
-	bool sampled;
-	bool no_room;  /* a page found no rail with room, and no answer has come since */
-	uint32_t turn; /* counter that distributes look-ups and stores over the rails */
+	uint32_t told;    /* bit per rail: entries were published in this step of the channel */
+	uint32_t resting; /* bit per rail: its rest_until_ns is set (and may have passed) */
+	uint64_t least;   /* lower bound of `bytes` of every rail */
+	bool no_room;     /* a page found no rail with room, and no answer has come since */
+	uint32_t turn;    /* counter that distributes look-ups and stores over the rails */
 	struct ring_producer ctl;
 	struct ring_consumer ctl_done;
 	uint32_t ctl_unpublished;

@@ -246,15 +246,8 @@ uint32_t stripe_weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place);
 /* True if a READ that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
-/* stripe_take() calls it when a sample of the rail's bandwidth has ended. */
-void stripe_sample(struct pc_channel *ch, struct channel_rail *r);
 /* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail);
-/*
- * Recomputes the rails' weights. Called after channel_make_rings() and when a bandwidth estimate
- * changes.
- */
-void stripe_weigh(struct pc_channel *ch);
 
 static inline uint32_t stripe_all(const struct pc_channel *ch)
 {
@@ -279,25 +272,12 @@ static inline uint32_t stripe_rails(const struct pc_channel *ch, uint32_t out)
 	return (uint32_t)__builtin_popcount(stripe_usable(ch, &(struct stripe){.bytes = 0}, out));
 }
 
-/*
- * Fixed-point shift of a weight. `bytes * weight` fits 64 bits: bytes in flight stay below 2^33 and
- * a weight is at most STRIPE_RATIO_MAX.
- */
-#define WEIGHT_SHIFT 16
-
-/*
- * Estimated finish time of the rail's backlog plus `more` bytes. Unit: the time the fastest rail
- * takes for one byte, << WEIGHT_SHIFT.
- */
-static inline uint64_t stripe_finish(const struct channel_rail *r, uint64_t more)
-{
-	return (r->bytes + more) * r->weight;
-}
-
 /* An idle rail takes any op that cannot be split. */
 static inline bool stripe_credit(const struct channel_rail *r, const struct stripe *s)
 {
-	return likely(r->bytes + s->bytes <= r->credit[s->least > SLICE_BYTES]) || !s->bytes ||
+	uint64_t most = s->least > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
+
+	return likely(r->bytes + s->bytes <= most) || !s->bytes ||
 	       (!r->bytes && s->bytes == s->least);
 }
 
@@ -317,17 +297,13 @@ static inline uint32_t stripe_choose(
 	uint32_t home = place_rail(place);
 	const struct channel_rail *r;
 
-	if (unlikely(ch->sampled))
-		stripe_weigh(ch);
 	if (unlikely(home >= ch->rails))
 		home %= ch->rails;
 	r = &ch->rail[home];
-	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail can finish
-	 * a slice earlier: skip the scan. */
+	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail has one
+	 * that is shorter by the lead: skip the scan. */
 	if (likely(!((out | s->tried) >> home & 1) && stripe_credit(r, s) &&
-		    stripe_finish(r, s->bytes) <=
-			    ch->least + ((s->bytes + stripe_lead(s)) << WEIGHT_SHIFT) &&
-		    submit_room(ch, home, s->slots)))
+		    r->bytes <= ch->least + stripe_lead(s) && submit_room(ch, home, s->slots)))
 		return home;
 	return stripe_weighed(ch, s, out, place);
 }
@@ -348,21 +324,14 @@ static inline bool stripe_home(
 	const struct channel_rail *r = &ch->rail[home];
 	uint64_t lead = several && bytes > SLICE_BYTES ? bytes : SLICE_BYTES;
 
-	return !ch->sampled && !(out >> home & 1) && r->bytes + bytes <= r->credit[0] &&
-	       stripe_finish(r, bytes) <= ch->least + ((bytes + lead) << WEIGHT_SHIFT);
+	return !(out >> home & 1) && r->bytes + bytes <= STRIPE_BYTES &&
+	       r->bytes <= ch->least + lead;
 }
 
 /* `bytes` were posted to the rail. */
 static inline void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes)
 {
-	struct channel_rail *r = &ch->rail[rail];
-
-	if (!r->bytes) {
-		r->since_ns = ch->now_ns;
-		r->bursts++;
-	}
-	r->used = true;
-	r->bytes += bytes;
+	ch->rail[rail].bytes += bytes;
 }
 
 /* The rail has answered ops for `bytes`, with or without the data. */
@@ -371,17 +340,8 @@ static inline void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t by
 	struct channel_rail *r = &ch->rail[rail];
 
 	r->bytes -= bytes;
-	r->moved += bytes;
-	if (stripe_finish(r, 0) < ch->least)
-		ch->least = stripe_finish(r, 0);
-	if (r->bytes && r->moved < STRIPE_SAMPLE_BYTES)
-		return;
-	r->busy_ns += ch->now_ns - r->since_ns;
-	r->since_ns = ch->now_ns;
-	/* Answers are reaped in groups. A second sample from one group would have a duration of
-	 * nearly 0, hence the lower limit of busy_ns. */
-	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
-		stripe_sample(ch, r);
+	if (r->bytes < ch->least)
+		ch->least = r->bytes;
 }
 
 #endif

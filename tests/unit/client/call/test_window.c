@@ -50,7 +50,7 @@ static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 			assert_true(same(one[k].name, one[k].segment.base, 0, BYTES));
 	}
 	assert_true(counts().hits_remote > 3000);
-	/* Each rail's share of the pages follows its bandwidth estimate, which depends on the
+	/* Each rail's share of the pages follows its backlog, which depends on the
 	 * scheduling of the fake engine's thread. Require only that each rail is used. */
 	assert_true(SEEN(pages[0]) > 100 && SEEN(pages[1]) > 100);
 	assert_int_equal(counts().bytes_staged, 0);

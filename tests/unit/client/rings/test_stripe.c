@@ -40,7 +40,6 @@ static int setup(void **state)
 		memset(ring, 0, sizeof(struct ring_shared));
 		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct run_line));
 	}
-	stripe_weigh(ch);
 	return 0;
 }
 
@@ -110,61 +109,18 @@ static void a_rail_that_catches_up_gets_more_pages(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
-static void a_rail_whose_estimate_rises_gets_more_pages(void **state)
+/* READs that are of no home rail: on the rail next in turn, unless it has a backlog. */
+static void a_small_read_goes_to_the_rail_with_the_shortest_backlog(void **state)
 {
-	(void)state;
-	for (uint32_t r = 0; r < 4; r++) {
-		ch->rail[r].rate = r == 1 ? 12500 : 50000;
-		give(r, r == 1 ? SLICE_BYTES : 4 * SLICE_BYTES, 1);
-	}
-	ch->rate_max = 50000;
-	stripe_weigh(ch);
-	assert_int_equal(choose(2, PAGE, 0, 1), 2);
-	ch->rail[1].rate = 50000;
-	stripe_weigh(ch);
-	assert_int_equal(choose(2, PAGE, 0, 1), 1);
-}
-
-static void an_estimate_near_the_fastest_counts_as_equal(void **state)
-{
-	(void)state;
-	for (uint32_t r = 0; r < 4; r++)
-		ch->rail[r].rate = 50000;
-	ch->rate_max = 50000;
-	ch->rail[2].bytes = SLICE_BYTES;
-	ch->rail[2].rate = 50000 - 50000 / STRIPE_ALIKE;
-	stripe_weigh(ch);
-	assert_int_equal(choose(2, PAGE, 0, 1), 2);
-	ch->rail[2].rate--;
-	stripe_weigh(ch);
-	assert_int_not_equal(choose(2, PAGE, 0, 1), 2);
-}
-
-/* The weights are computed again only when a rail is chosen. */
-static void a_new_estimate_counts_for_the_next_choice(void **state)
-{
-	uint64_t now_ns = 1000;
+	struct stripe s = {.peer = 7, .slots = 2};
 
 	(void)state;
-	for (unsigned r = 0; r < 4; r++)
-		ch->rail[r].rate = 50000;
-	ch->rate_max = 50000;
-	stripe_weigh(ch);
-	/* rail 2 takes 10 times as long as it should */
-	for (unsigned k = 0; k < 4; k++) {
-		give(2, STRIPE_BYTES, now_ns);
-		now_ns += 400 * US;
-		take(2, STRIPE_BYTES, now_ns);
-	}
-	assert_true(ch->rail[2].rate < 50000 - 50000 / STRIPE_ALIKE);
-	ch->rail[2].bytes = SLICE_BYTES;
-	assert_int_not_equal(choose(2, PAGE, 0, now_ns), 2);
-	/* the same for READs that are not of a home rail, on the rail next in turn */
-	ch->rail[2].rate = 50000;
-	ch->sampled = true;
+	for (unsigned r = 0; r < 8; r++)
+		assert_int_equal(stripe_small(ch, &s), r % 4);
 	for (unsigned r = 0; r < 4; r++)
 		ch->rail[r].bytes = SLICE_BYTES + (r == 2 ? 0 : 1);
-	assert_int_equal(stripe_small(ch, &(struct stripe){.peer = 7, .slots = 2}), 2);
+	for (unsigned r = 0; r < 4; r++)
+		assert_int_equal(stripe_small(ch, &s), 2);
 }
 
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
@@ -237,16 +193,6 @@ static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
 	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0)), 4);
 }
 
-/* The highest estimate of the first `rails` rails. */
-static uint64_t fastest_of(uint32_t rails)
-{
-	uint64_t most = 0;
-
-	for (uint32_t r = 0; r < rails; r++)
-		most = ch->rail[r].rate > most ? ch->rail[r].rate : most;
-	return most;
-}
-
 /*
  * Simulates `us` microseconds. Rail r moves rate[r] bytes per microsecond and gets all pages that
  * stripe_page() allows. given[r]: bytes that rail r got.
@@ -272,7 +218,6 @@ static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t 
 			if (!ch->rail[r].bytes)
 				carry[r] = 0;
 		}
-		assert_int_equal(ch->rate_max, fastest_of(4));
 	}
 }
 
@@ -283,16 +228,11 @@ static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 	uint64_t now_ns = 1000, given[4];
 
 	(void)state;
-	run(rate, 2000, &now_ns, given); /* the estimates converge */
+	run(rate, 2000, &now_ns, given); /* until the backlogs are full */
 	run(rate, 20000, &now_ns, given);
 	assert_in_range(given[0] * 100 / given[1], 90, 110);
 	assert_in_range(given[3] * 100 / given[0], 40, 60);
 	assert_in_range(given[2] * 100 / given[0], 7, 15);
-	/* Each backlog is within its rail's budget, which is smaller for a slow rail. */
-	assert_true(ch->rail[0].bytes <= STRIPE_BYTES);
-	assert_true(ch->rail[2].bytes <= STRIPE_BYTES / 4);
-	/* The estimate of a slow rail that becomes fast rises to the others'. */
-	run(even, 5000, &now_ns, given);
 	run(even, 20000, &now_ns, given);
 	assert_in_range(given[2] * 100 / given[0], 90, 110);
 }
@@ -310,11 +250,9 @@ static void the_short_way_takes_the_same_rail(void **state)
 
 		for (uint32_t r = 0; r < 4; r++) {
 			ch->rail[r].bytes = map_mix(dice++) % 5 * PAGE * 4;
-			ch->rail[r].rate = 10000 + map_mix(dice++) % 2 * 10000;
 			out |= (uint32_t)(map_mix(dice++) % 8 == 0) << r;
 		}
-		ch->rate_max = fastest_of(4);
-		stripe_weigh(ch);
+		ch->least = 0;
 		choose(near, PAGE, 0, 1); /* computes ch->least, or leaves a lower one */
 		pages = 1 + (uint32_t)map_mix(dice++) % 8;
 		s.bytes = pages * PAGE;
@@ -326,98 +264,6 @@ static void the_short_way_takes_the_same_rail(void **state)
 	assert_in_range(taken, 2000, 15000);
 }
 
-/* run() compares rate_max with the estimates after each step. */
-static void the_highest_estimate_falls_with_its_rail(void **state)
-{
-	static const uint32_t fast[4] = {50000, 20000, 20000, 20000};
-	static const uint32_t slow[4] = {10000, 20000, 20000, 20000};
-	uint64_t now_ns = 1000, given[4], before;
-
-	(void)state;
-	run(fast, 5000, &now_ns, given);
-	before = ch->rate_max;
-	run(slow, 20000, &now_ns, given);
-	assert_true(ch->rate_max < before * 3 / 4);
-}
-
-static void idle_time_does_not_lower_an_estimate(void **state)
-{
-	uint64_t now_ns = 1000, rate;
-
-	(void)state;
-	for (unsigned r = 0; r < 2; r++) {
-		for (unsigned k = 0; k < 64; k++) {
-			give(r, 4 * PAGE, now_ns);
-			now_ns += 12 * US;
-			take(r, 4 * PAGE, now_ns);
-			now_ns += r * 1000000 * US;
-		}
-	}
-	rate = ch->rail[0].rate;
-	assert_in_range(rate, PAGE / 3 * 9 / 10, PAGE / 3 * 11 / 10);
-	assert_int_equal(ch->rail[1].rate, rate);
-}
-
-static void small_bursts_do_not_lower_an_estimate(void **state)
-{
-	uint64_t now_ns = 1000;
-
-	(void)state;
-	ch->rail[0].rate = ch->rail[1].rate = ch->rate_max = 50000;
-	ch->rail[1].rate = 10000;
-	stripe_weigh(ch);
-	for (unsigned k = 0; k < 1000; k++) {
-		for (unsigned r = 0; r < 2; r++) {
-			give(r, PAGE, now_ns);
-			now_ns += 100 * US;
-			take(r, PAGE, now_ns);
-		}
-	}
-	assert_int_equal(ch->rail[0].rate, 50000);
-	assert_in_range(ch->rail[1].rate, 45000, 50000);
-}
-
-/*
- * Estimates of slow rails drift towards the fastest. Without the drift, batches of one or two pages
- * would never use a rail with a low estimate again.
- */
-static void a_rail_with_a_low_estimate_is_tried_again(void **state)
-{
-	uint64_t now_ns = 1000;
-	unsigned tries = 0;
-
-	(void)state;
-	for (unsigned r = 0; r < 4; r++)
-		ch->rail[r].rate = r ? 50000 : 2000;
-	ch->rate_max = 50000;
-	stripe_weigh(ch);
-	ch->rail[0].moved = 5; /* bytes of a sample that has not ended */
-	for (unsigned k = 0; k < 1000; k++) {
-		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
-
-		give(r, SLICE_BYTES, now_ns);
-		now_ns += 10 * US;
-		take(r, SLICE_BYTES, now_ns);
-		tries += r == 0;
-	}
-	assert_true(tries > 500);
-}
-
-static void the_slowest_rail_keeps_a_minimum_budget(void **state)
-{
-	(void)state;
-	ch->rail[0].rate = ch->rate_max = 50000;
-	ch->rail[1].rate = 1;
-	stripe_weigh(ch);
-	status->rails_out = 0xc;
-	ch->rail[0].bytes = STRIPE_BYTES;
-	assert_int_equal(choose(0, PAGE, 0, 1), 1);
-	ch->rail[1].bytes = STRIPE_BYTES_MIN - PAGE;
-	assert_int_equal(choose(0, PAGE, 0, 1), 1);
-	ch->rail[1].bytes++;
-	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -426,20 +272,13 @@ int main(void)
 		TEST(a_page_goes_to_the_rail_of_its_place),
 		TEST(a_rail_with_a_backlog_gets_fewer_pages),
 		TEST(a_rail_that_catches_up_gets_more_pages),
-		TEST(a_rail_whose_estimate_rises_gets_more_pages),
-		TEST(an_estimate_near_the_fastest_counts_as_equal),
-		TEST(a_new_estimate_counts_for_the_next_choice),
+		TEST(a_small_read_goes_to_the_rail_with_the_shortest_backlog),
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
 		TEST(a_page_waits_for_a_full_rail_rather_than_one_out_of_use),
 		TEST(a_full_rail_gets_no_page),
 		TEST(a_run_must_fit_the_budget_even_of_an_idle_rail),
 		TEST(each_rail_gets_work_in_proportion_to_its_bandwidth),
 		TEST(the_short_way_takes_the_same_rail),
-		TEST(the_highest_estimate_falls_with_its_rail),
-		TEST(idle_time_does_not_lower_an_estimate),
-		TEST(small_bursts_do_not_lower_an_estimate),
-		TEST(a_rail_with_a_low_estimate_is_tried_again),
-		TEST(the_slowest_rail_keeps_a_minimum_budget),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,34 +33,6 @@ static void a_page_is_shown_at_its_holder_with_all_owners_that_name_it(void **st
 	}
 }
 
-static void a_crc_that_the_head_does_not_prove_is_not_proven(void **state)
-{
-	uint32_t place = fake_page(&fake, "unproven", FAKE_A, 0, PAGE_BYTES);
-
-	(void)state;
-	prove("unproven", FAKE_A, place);
-	fake_head(&fake, FAKE_A, place)->check ^= 1;
-	expect("unproven");
-	assert_int_equal(times("\"state\":\"page\""), 1);
-	assert_int_equal(times("\"proven\":false"), 1);
-}
-
-static void a_key_without_entries_is_absent_at_every_owner(void **state)
-{
-	char name[FAKE_NAME_BYTES], hash[64];
-	struct page_key key;
-
-	(void)state;
-	name_of_a_and_b("absent", name);
-	key = fake_key(name);
-	expect(name);
-	assert_int_equal(times("\"answer\":\"absent\""), 2);
-	assert_int_equal(times("\"holders\":[]"), 1);
-	assert_int_equal(SEEN(reads), 2);
-	snprintf(hash, sizeof(hash), "\"hash\":\"%016lx%016lx\"", key.word[0], key.word[1]);
-	assert_int_equal(times(hash), 1);
-}
-
 static void a_page_that_left_its_place_is_evicted_there(void **state)
 {
 	uint32_t place = fake_page(&fake, "evicted", FAKE_A, 0, PAGE_BYTES);
@@ -87,35 +59,6 @@ static void an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence
 	assert_int_equal(times("\"answer\":\"absent\""), 2);
 	assert_int_equal(times("\"ref\":\"0000dead\",\"holder\":0"), 1);
 	assert_int_equal(times("\"state\":\"dead\""), 1);
-}
-
-static void a_place_that_a_holder_does_not_have_is_not_read(void **state)
-{
-	char name[FAKE_NAME_BYTES];
-
-	(void)state;
-	name_of_a_and_b("place", name);
-	insert(name, FAKE_A, FAKE_REF(FAKE_A), place_make(14, 1));
-	insert(name, FAKE_B, FAKE_REF(FAKE_SELF), place_make(0, PAGE_UNITS_MAX - 1));
-	expect(name);
-	assert_int_equal(times("the member has no place with this number"), 2);
-	assert_int_equal(SEEN(head_reads), 0);
-	/* a place beyond the pool of another engine: its rail refuses the READ */
-	insert(name, FAKE_B, FAKE_REF(FAKE_B), place_make(0, PAGE_UNITS_MAX - 1));
-	expect(name);
-	assert_int_equal(times("\"state\":\"unreachable\",\"why\":\"the READ was refused\""), 1);
-}
-
-static void a_place_on_a_disk_has_no_head_to_read(void **state)
-{
-	char name[FAKE_NAME_BYTES];
-
-	(void)state;
-	name_of_a_and_b("disk", name);
-	insert(name, FAKE_A, FAKE_REF(FAKE_B), place_make(PLACE_DISK, 77));
-	expect(name);
-	assert_int_equal(times("\"state\":\"on disk\",\"why\":\"\""), 1);
-	assert_int_equal(SEEN(head_reads), 0);
 }
 
 /* ---- buckets and former owners --------------------------------------------------------------- */
@@ -223,29 +166,6 @@ static void an_owner_that_cannot_be_asked_is_unreachable_and_not_absent(void **s
 	assert_int_equal(times("\"state\":\"unreachable\",\"why\":\"no connection\""), 1);
 }
 
-/* A look-up whose first bucket is in neither mask, although the answer has no error. */
-static void forget_the_first_bucket(
-	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *answer)
-{
-	(void)f;
-	(void)rail;
-	if (run->head.kind == OP_LOOKUP)
-		answer->hit &= ~1u;
-}
-
-static void an_owner_whose_bucket_was_not_read_is_unreachable_and_not_absent(void **state)
-{
-	char name[FAKE_NAME_BYTES];
-
-	(void)state;
-	name_of_a_and_b("lie", name);
-	LET(on_run, forget_the_first_bucket);
-	expect(name);
-	LET(on_run, NULL);
-	assert_int_equal(times("\"answer\":\"unreachable\",\"why\":\"the READ failed\""), 2);
-	assert_int_equal(times("\"answer\":\"absent\""), 0);
-}
-
 static void an_owner_that_does_not_answer_costs_the_deadline_and_no_more(void **state)
 {
 	char name[FAKE_NAME_BYTES];
@@ -308,21 +228,6 @@ static void *die_soon(void *argument)
 	return NULL;
 }
 
-static void the_end_of_the_engine_is_an_error(void **state)
-{
-	char name[FAKE_NAME_BYTES];
-	pthread_t thread;
-
-	(void)state;
-	name_of_a_and_b("gone", name);
-	LET(on_op, a_is_held);
-	assert_int_equal(pthread_create(&thread, NULL, die_soon, NULL), 0);
-	assert_int_equal(explain(name, PATIENCE_MS), -ENOTCONN);
-	pthread_join(thread, NULL);
-	assert_int_equal(explain(name, 100), -ENOTCONN);
-	assert_null(text);
-}
-
 static void the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error(void **state)
 {
 	char name[FAKE_NAME_BYTES];
@@ -376,20 +281,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(a_page_is_shown_at_its_holder_with_all_owners_that_name_it),
-		RIG_TEST(a_crc_that_the_head_does_not_prove_is_not_proven),
-		RIG_TEST(a_key_without_entries_is_absent_at_every_owner),
 		RIG_TEST(a_page_that_left_its_place_is_evicted_there),
 		RIG_TEST(an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence),
-		RIG_TEST(a_place_that_a_holder_does_not_have_is_not_read),
-		RIG_TEST(a_place_on_a_disk_has_no_head_to_read),
 		RIG_TEST(the_second_bucket_counts_only_behind_a_full_first_one),
 		RIG_TEST(a_former_owner_is_asked_too_and_marked),
 		RIG_TEST(an_owner_that_cannot_be_asked_is_unreachable_and_not_absent),
-		RIG_TEST(an_owner_whose_bucket_was_not_read_is_unreachable_and_not_absent),
 		RIG_TEST(an_owner_that_does_not_answer_costs_the_deadline_and_no_more),
 		RIG_TEST(a_failed_rail_is_replaced_by_another),
 		RIG_TEST(reads_that_find_no_scratch_slot_wait_for_one),
-		RIG_TEST(the_end_of_the_engine_is_an_error),
 		RIG_TEST(the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error),
 		RIG_TEST(looking_changes_nothing),
 		RIG_TEST(wrong_arguments_are_refused),

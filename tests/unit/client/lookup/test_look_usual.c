@@ -104,33 +104,6 @@ static int setup(void **state)
 	return 0;
 }
 
-static void keys_that_this_host_owns_as_well_are_looked_up_here(void **state)
-{
-	(void)state;
-	for (unsigned i = 2; i < KEYS; i++) {
-		own(i, 2, FAKE_A + i % 2, i < 4 ? FAKE_SELF : FAKE_A + (i + 1) % 2);
-		insert_at(i, i < 4 ? FAKE_SELF : FAKE_A + i % 2);
-	}
-	exists_all();
-	for (unsigned i = 0; i < KEYS; i++)
-		assert_int_equal(result[i], PC_HIT);
-	assert_int_equal(asked[FAKE_A] + asked[FAKE_B], KEYS - 2);
-}
-
-static void an_owner_that_rests_gets_only_keys_of_its_own(void **state)
-{
-	(void)state;
-	ch->peer_rest_until_ns[FAKE_A] = clock_monotonic_ns() + 60000000000ull;
-	for (unsigned i = 2; i < KEYS; i++) {
-		own(i, 2, FAKE_A, FAKE_B);
-		insert_at(i, FAKE_B);
-	}
-	exists_all();
-	for (unsigned i = 0; i < KEYS; i++)
-		assert_int_equal(result[i], PC_HIT);
-	assert_int_equal(asked[FAKE_A], 1);
-}
-
 static void a_slot_without_owners_proves_nothing(void **state)
 {
 	(void)state;
@@ -332,34 +305,6 @@ static void a_page_that_was_reported_is_marked(void **state)
 	assert_int_equal(SEEN(touches), 2);
 }
 
-/* Every third key has two holders, so that its answer takes the long way. */
-static void every_page_of_a_run_is_reported_once(void **state)
-{
-	static char many[RUN_PAGES_MAX][FAKE_NAME_BYTES];
-	static struct pc_page page[RUN_PAGES_MAX];
-	static enum pc_result results[RUN_PAGES_MAX];
-	unsigned at = 0;
-
-	(void)state;
-	for (unsigned i = 0; i < RUN_PAGES_MAX; i++) {
-		struct page_key key;
-
-		fake_name_owned(&fake, "many", FAKE_A, &at, many[i]);
-		page[i] = (struct pc_page){many[i], strlen(many[i]), NULL, 0};
-		key = fake_key(many[i]);
-		for (uint32_t node = FAKE_A; node <= (i % 3 == 1 ? FAKE_B : FAKE_A); node++)
-			fake_insert(&fake, &key, FAKE_A,
-				&(struct dir_entry){
-					.ref = FAKE_REF(node), .place = 1 + i, .generation = 7});
-	}
-	assert_int_equal(pc_exists(ch, page, RUN_PAGES_MAX, PATIENCE_MS, results), 0);
-	for (unsigned i = 0; i < RUN_PAGES_MAX; i++)
-		assert_int_equal(results[i], PC_HIT);
-	set_one("urgent", name, 64, PATIENCE_MS); /* the control plane has taken what is before */
-	assert_int_equal(SEEN(touches), RUN_PAGES_MAX);
-	assert_int_equal(SEEN(look_runs), 1);
-}
-
 static void the_second_bucket_of_the_only_owner_is_read(void **state)
 {
 	struct page_key key = fake_key(name[2]);
@@ -394,8 +339,6 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(keys_that_this_host_owns_as_well_are_looked_up_here),
-		TEST(an_owner_that_rests_gets_only_keys_of_its_own),
 		TEST(a_slot_without_owners_proves_nothing),
 		TEST(an_owner_number_that_moves_names_no_other_owner),
 		TEST(a_word_that_comes_back_means_the_new_owner),
@@ -407,7 +350,6 @@ int main(void)
 		TEST(a_failed_look_up_rests_its_peer_alone),
 		TEST(a_run_of_look_ups_has_32_keys_at_most),
 		TEST(a_page_that_was_reported_is_marked),
-		TEST(every_page_of_a_run_is_reported_once),
 		TEST(the_second_bucket_of_the_only_owner_is_read),
 		TEST(a_holder_that_is_no_member_has_nothing),
 	};

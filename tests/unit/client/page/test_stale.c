@@ -125,16 +125,6 @@ static void another_copy_is_read_when_the_first_is_stale(void **state)
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
 }
 
-static void a_local_page_of_another_length_is_invalid(void **state)
-{
-	unsigned char *at = malloc(PAGE_BYTES);
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_SELF, 0, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
-	free(at);
-}
-
 static void a_copy_of_another_length_hides_no_other_copy(void **state)
 {
 	static const uint32_t length[] = {PAGE_BYTES, PAGE_BYTES - 4096, PAGE_BYTES + 4096};
@@ -196,19 +186,6 @@ static void a_local_place_of_a_rail_that_the_engine_does_not_have_is_refused(voi
 	pc->session->rails--;
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 	pc->session->rails++;
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-}
-
-static void entries_of_a_dead_node_are_ignored(void **state)
-{
-	struct page_key key = fake_key("key-1");
-	unsigned char at[64];
-
-	(void)state;
-	fake_insert(&fake, &key, FAKE_NODES,
-		&(struct dir_entry){.ref = 0xdead, .place = 1, .generation = 7});
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_MISS);
-	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 }
 
@@ -281,22 +258,6 @@ static void a_page_of_another_length_stays_when_each_rail_failed_once(void **sta
 	assert_int_equal(SEEN(stales), 0);
 }
 
-static void a_remote_place_outside_the_pool_is_reported(void **state)
-{
-	struct page_key key = fake_key("key-1");
-	unsigned char at[64];
-
-	(void)state;
-	fake_insert(&fake, &key, FAKE_NODES,
-		&(struct dir_entry){.ref = FAKE_REF(FAKE_A),
-			.place = place_make(1, PAGE_UNITS_MAX - 1),
-			.generation = 7});
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
-	assert_int_equal(exists_one("absent", PATIENCE_MS), PC_MISS);
-	SEEN_SOON(stales);
-	assert_int_equal(SEEN(stales), 1);
-}
-
 static uint32_t page_status;
 
 static uint32_t answer_pages(struct fake *f, uint32_t rail, const struct op *op)
@@ -347,17 +308,14 @@ int main(void)
 		RIG_TEST(a_stale_page_is_reported_and_looked_up_again),
 		RIG_TEST(a_page_that_stays_stale_is_looked_up_once_more),
 		RIG_TEST(another_copy_is_read_when_the_first_is_stale),
-		RIG_TEST(a_local_page_of_another_length_is_invalid),
 		RIG_TEST(a_copy_of_another_length_hides_no_other_copy),
 		RIG_TEST(a_local_place_outside_the_pool_is_refused),
 		RIG_TEST(a_local_page_that_begins_in_the_pool_and_ends_outside_is_refused),
 		RIG_TEST(a_local_place_of_a_rail_that_the_engine_does_not_have_is_refused),
-		RIG_TEST(entries_of_a_dead_node_are_ignored),
 		RIG_TEST(two_stale_copies_are_tried_once_each),
 		RIG_TEST(a_stale_location_is_not_remembered),
 		RIG_TEST(a_remote_page_of_another_length_is_invalid_and_stays),
 		RIG_TEST(a_page_of_another_length_stays_when_each_rail_failed_once),
-		RIG_TEST(a_remote_place_outside_the_pool_is_reported),
 		RIG_TEST(a_refused_read_of_a_valid_page_is_invalid),
 		RIG_TEST(the_ref_of_a_dead_node_finds_no_live_member),
 	};

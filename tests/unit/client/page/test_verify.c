@@ -172,24 +172,6 @@ static void segments_are_compared_in_page_order(void **state)
 	}
 }
 
-/* A good copy elsewhere is read instead, and compared too. */
-static void another_copy_is_read_when_the_first_is_damaged(void **state)
-{
-	unsigned char *at = memory(1 << 20);
-	uint32_t a = proven("key-1", FAKE_A, 0, PAGE_BYTES);
-	uint32_t b = proven("key-1", FAKE_B, 0, PAGE_BYTES);
-
-	(void)state;
-	flip(FAKE_A, a, 5);
-	for (unsigned i = 0; i < 20; i++) {
-		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-		assert_true(same("key-1", at, 0, PAGE_BYTES));
-	}
-	assert_int_equal(verified().verified, 20);
-	flip(FAKE_B, b, 6);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
-}
-
 static uint32_t b_is_stale(struct fake *f, uint32_t rail, const struct op *op)
 {
 	(void)f, (void)rail;
@@ -209,59 +191,6 @@ static void bytes_of_a_damaged_copy_are_not_those_of_the_next(void **state)
 		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	assert_true(verified().corrupt >= 10);
 	assert_int_equal(verified().verified, 0);
-}
-
-static void a_page_without_crc_is_a_hit(void **state)
-{
-	unsigned char *at = memory(1 << 20);
-
-	(void)state;
-	fake_page(&fake, "here", FAKE_SELF, 0, PAGE_BYTES);
-	fake_page(&fake, "there", FAKE_A, 0, PAGE_BYTES);
-	assert_int_equal(get_one("here", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-	assert_int_equal(get_one("there", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-	assert_int_equal(verified().verified + verified().corrupt, 0);
-}
-
-/* The page was evicted after it was read, before its head was: nothing proves its bytes. */
-static uint32_t evict_before_head(struct fake *f, uint32_t rail, const struct op *op)
-{
-	(void)rail;
-	if (op->kind == OP_LOOKUP && op->region != REGION_SHARD)
-		for (uint64_t at = op->offset; at < op->offset + op->length;
-			at += sizeof(struct page_head))
-			page_head_retire(&f->node[op->peer].heads[op->region - REGION_HEADS_0]
-								 [at / sizeof(struct page_head)]);
-	return FAKE_DO;
-}
-
-static void a_page_evicted_before_its_head_was_read_is_stale(void **state)
-{
-	unsigned char *at = memory(1 << 20);
-
-	(void)state;
-	proven("key-1", FAKE_A, 0, PAGE_BYTES);
-	LET(on_op, evict_before_head);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
-	assert_int_equal(verified().verified + verified().corrupt, 0);
-}
-
-static uint32_t no_heads(struct fake *f, uint32_t rail, const struct op *op)
-{
-	(void)f, (void)rail;
-	return op->kind == OP_LOOKUP && op->region != REGION_SHARD ? OP_NIC_ERROR : FAKE_DO;
-}
-
-static void a_page_whose_head_cannot_be_read_is_unreachable(void **state)
-{
-	unsigned char *at = memory(1 << 20);
-
-	(void)state;
-	proven("key-1", FAKE_A, 0, PAGE_BYTES);
-	LET(on_op, no_heads);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
-	LET(on_op, NULL);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 }
 
 static void without_verification_no_head_is_read(void **state)
@@ -351,11 +280,7 @@ int main(void)
 		ALWAYS(a_damaged_page_in_slices_is_a_miss),
 		ALWAYS(a_damaged_page_of_this_host_is_a_miss),
 		ALWAYS(segments_are_compared_in_page_order),
-		ALWAYS(another_copy_is_read_when_the_first_is_damaged),
 		ALWAYS(bytes_of_a_damaged_copy_are_not_those_of_the_next),
-		ALWAYS(a_page_without_crc_is_a_hit),
-		ALWAYS(a_page_evicted_before_its_head_was_read_is_stale),
-		ALWAYS(a_page_whose_head_cannot_be_read_is_unreachable),
 		NEVER(without_verification_no_head_is_read),
 		SAMPLE(a_sample_compares_the_share_that_was_chosen),
 		SAMPLE(a_sample_finds_a_damaged_page_in_the_end),

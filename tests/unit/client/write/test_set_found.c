@@ -41,35 +41,6 @@ static void present_pages_of_this_host_cost_no_read(void **state)
 	assert_int_equal(SEEN(publishes) + SEEN(head_reads), 0);
 }
 
-/* The entry is in the shard of this host or of another one. */
-static void a_stale_entry_is_reported_and_the_page_stored(void **state)
-{
-	static const uint32_t holder[] = {FAKE_SELF, FAKE_A};
-	unsigned publishes = 0, n = 0;
-
-	(void)state;
-	fake_map(&fake, FAKE_NODES, 1, false);
-	for (uint32_t owner = 0; owner < FAKE_NODES; owner++)
-		for (unsigned h = 0; h < 2; h++) {
-			char key[FAKE_NAME_BYTES];
-			uint32_t place;
-
-			fake_name_owned(&fake, "key", owner, &n, key);
-			place = fake_page(&fake, key, holder[h], 1, SHORT);
-			retire(holder[h], place);
-			fill(key, from[0], SHORT);
-			LET(stales, 0);
-			assert_int_equal(set_one(key, from[0], SHORT, PATIENCE_MS), PC_HIT);
-			assert_int_equal(SEEN(publishes), ++publishes);
-			assert_int_equal(SEEN(stales), 1);
-			assert_int_equal(SEEN(last_stale.ref), FAKE_REF(holder[h]));
-			assert_int_equal(SEEN(last_stale.place), place);
-			assert_int_equal(SEEN(last_stale.generation), 7);
-			assert_readable(key);
-		}
-	assert_int_equal(counts().sets_already, 0);
-}
-
 /* Also just after an exists or a get of the same channel has confirmed the location. */
 static void a_remembered_location_is_no_proof(void **state)
 {
@@ -121,36 +92,6 @@ static void a_head_that_differs_in_one_word_is_another_page(void **state)
 			assert_readable(key);
 		}
 	}
-}
-
-static void a_page_of_another_length_is_invalid_and_stays(void **state)
-{
-	static const uint32_t holder[] = {FAKE_SELF, FAKE_A};
-
-	(void)state;
-	for (unsigned h = 0; h < 2; h++) {
-		char key[FAKE_NAME_BYTES];
-
-		snprintf(key, sizeof(key), "key-%u", h);
-		fake_page(&fake, key, holder[h], 0, SHORT);
-		assert_int_equal(set_one(key, from[0], SHORT - 1, PATIENCE_MS), PC_INVALID);
-		assert_int_equal(set_one(key, from[0], SHORT, PATIENCE_MS), PC_HIT);
-	}
-	assert_int_equal(SEEN(publishes) + SEEN(stales), 0);
-}
-
-static void another_copy_suffices_when_the_first_is_stale(void **state)
-{
-	(void)state;
-	make("key", FAKE_A);
-	for (unsigned k = 0; k < PAGES; k++) {
-		fake_page(&fake, name[k], FAKE_B, 0, SHORT);
-		if (k % 2)
-			retire(FAKE_A, places[k]);
-	}
-	set_all(PAGES);
-	all_are(PAGES, PC_HIT);
-	assert_int_equal(SEEN(publishes), 0);
 }
 
 static uint32_t impossible;
@@ -217,11 +158,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(present_pages_cost_runs_of_heads_and_are_not_stored),
 		RIG_TEST(present_pages_of_this_host_cost_no_read),
-		RIG_TEST(a_stale_entry_is_reported_and_the_page_stored),
 		RIG_TEST(a_remembered_location_is_no_proof),
 		RIG_TEST(a_head_that_differs_in_one_word_is_another_page),
-		RIG_TEST(a_page_of_another_length_is_invalid_and_stays),
-		RIG_TEST(another_copy_suffices_when_the_first_is_stale),
 		RIG_TEST(one_impossible_place_refuses_no_other_page),
 		RIG_TEST(heads_wait_for_room_in_the_rings),
 	};

@@ -106,52 +106,6 @@ static void pages_of_one_length_are_published_in_one_request(void **state)
 	assert_int_equal(counts().sets, 6 * CTL_PAGES_MAX);
 }
 
-static void pages_of_other_lengths_are_published_in_other_requests(void **state)
-{
-	(void)state;
-	make("key", 9);
-	for (unsigned k = 3; k < 6; k++)
-		one[k].segment.bytes = PAGE_BYTES - 100;
-	set_all(9);
-	for (unsigned k = 0; k < 9; k++) {
-		assert_int_equal(result[k], PC_HIT);
-		assert_read_back(k);
-	}
-	assert_int_equal(SEEN(publishes), 9);
-	assert_in_range(SEEN(publish_runs), 3, 9);
-	assert_idle();
-}
-
-static struct page_key third, fifth;
-
-static uint32_t refuse_two(struct fake *f, const struct ctl_op *op)
-{
-	(void)f;
-	if (op->kind == CTL_PUBLISH && page_key_equal(&op->key, &third))
-		return OP_NO_SPACE;
-	if (op->kind == CTL_PUBLISH && page_key_equal(&op->key, &fifth))
-		return OP_PEER_DOWN;
-	return FAKE_DO;
-}
-
-static void each_page_of_a_run_has_its_own_result(void **state)
-{
-	(void)state;
-	make("key", 16);
-	third = fake_key("key-3");
-	fifth = fake_key("key-5");
-	LET(on_ctl, refuse_two);
-	set_all(16);
-	for (unsigned k = 0; k < 16; k++)
-		assert_int_equal(result[k], k == 3 ? PC_FULL : k == 5 ? PC_UNREACHABLE : PC_HIT);
-	LET(on_ctl, NULL);
-	for (unsigned k = 0; k < 16; k++)
-		if (result[k] == PC_HIT)
-			assert_read_back(k);
-	assert_int_equal(counts().sets, 14);
-	assert_idle();
-}
-
 /* What the engine answers for a page, and what the caller is told. */
 static const struct {
 	uint8_t status;
@@ -376,8 +330,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(pages_of_one_length_are_published_in_one_request),
-		RIG_TEST(pages_of_other_lengths_are_published_in_other_requests),
-		RIG_TEST(each_page_of_a_run_has_its_own_result),
 		RIG_TEST(each_status_of_a_publish_is_told_as_what_it_is),
 		RIG_TEST(a_credit_beyond_the_room_of_its_stock_is_returned),
 		RIG_TEST(slots_that_come_in_several_runs_are_all_used),

@@ -75,7 +75,7 @@
 #define ATTACH_WAIT_NS 1000000000ull /* longest time that a call waits for the attach thread */
 
 static_assert(SCRATCH_SLOTS % 32 == 0 && RUN_PAGES_MAX <= 32, "a run's slots are in one word");
-static_assert(RAILS_MAX * DONE_RING_SLOTS + CTL_DONE_SLOTS <= 65536, "see run_cookie()");
+static_assert(RAILS_MAX * DONE_RING_SLOTS + CTL_DONE_SLOTS <= 65536, "see request_cookie()");
 static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
 static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
 

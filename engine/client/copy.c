@@ -263,21 +263,6 @@ static uint32_t stream_crc(uint32_t crc, unsigned char *to, const unsigned char 
 	return __builtin_cpu_supports("avx512f") ? copy_crc_fold_avx512(crc, to, from, bytes, next)
 						 : copy_crc_fold_avx2(crc, to, from, bytes, next);
 }
-
-RACY static void stream_sse2(unsigned char *to, const unsigned char *from, size_t bytes)
-{
-	for (; bytes; bytes -= 64, to += 64, from += 64) {
-		__m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
-		__m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
-		__m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
-		__m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
-
-		_mm_stream_si128((__m128i *)(void *)to, a);
-		_mm_stream_si128((__m128i *)(void *)(to + 16), b);
-		_mm_stream_si128((__m128i *)(void *)(to + 32), c);
-		_mm_stream_si128((__m128i *)(void *)(to + 48), d);
-	}
-}
 #endif
 
 void copy_stream(void *to, const void *from, size_t bytes)
@@ -286,17 +271,15 @@ void copy_stream(void *to, const void *from, size_t bytes)
 	const unsigned char *f = from;
 
 #if defined(__x86_64__)
-	if (bytes >= STREAM_MIN) {
+	if (bytes >= STREAM_MIN && __builtin_cpu_supports("avx2")) {
 		size_t front = -(uintptr_t)t & 63;
 		size_t body = (bytes - front) & ~(size_t)127;
 
 		copy_bytes(t, f, front);
 		if (__builtin_cpu_supports("avx512f"))
 			stream_avx512(t + front, f + front, body);
-		else if (__builtin_cpu_supports("avx2"))
-			stream_avx2(t + front, f + front, body);
 		else
-			stream_sse2(t + front, f + front, body);
+			stream_avx2(t + front, f + front, body);
 		t += front + body;
 		f += front + body;
 		bytes -= front + body;

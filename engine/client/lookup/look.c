@@ -142,7 +142,7 @@ static void look_post(struct pc_batch *b, const struct look_open *o, uint32_t ra
 	struct client_request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
 	struct run_header *h = (struct run_header *)(void *)ops->first;
-	struct run run = {.cookie = run_cookie(r->generation, index),
+	struct run run = {.cookie = request_cookie(ch, index),
 		.peer_ref = m->ref,
 		.kind = OP_LOOKUP,
 		.pages = (uint8_t)o->pages,

@@ -142,23 +142,6 @@ static inline enum request_kind request_kind_of(uint8_t kind)
 	}
 }
 
-/* The request of an answer; NULL: none in flight has this cookie, or it is of another kind. */
-static struct client_request *rail_run_of(
-	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
-{
-	uint32_t index = done->cookie & 0xffff;
-	struct client_request *r;
-
-	if (index >= ch->requests)
-		return NULL;
-	r = &ch->request[index];
-	if (r->kind == REQUEST_FREE || r->kind != request_kind_of(done->kind) ||
-		run_cookie(r->generation, index) != done->cookie)
-		return NULL;
-	*ret_index = index;
-	return r;
-}
-
 /* What an answer says about the only page of an OP_PAGE; `status` as in fetch_answer(). */
 static inline uint32_t page_status(const struct run_done *done, uint32_t status)
 {
@@ -191,9 +174,9 @@ static void rail_run_done(struct pc_channel *ch, uint32_t rail, const struct run
 	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
 										     : OP_NIC_ERROR;
 	uint32_t index;
-	struct client_request *r = rail_run_of(ch, done, &index);
+	struct client_request *r = request_of(ch, done->cookie, &index);
 
-	if (!r || r->rail != rail)
+	if (!r || r->kind != request_kind_of(done->kind) || r->rail != rail)
 		return;
 	rail_answered(ch, r, status);
 	if (status == OP_HIT)
@@ -263,14 +246,12 @@ static inline void hits_end(struct pc_channel *ch, const struct client_request *
 static inline bool hits_done(
 	struct pc_channel *ch, uint32_t rail, const struct run_done *done, uint32_t now_ms)
 {
-	uint32_t index = done->cookie & 0xffff;
-	struct client_request *r = &ch->request[index];
+	uint32_t index;
+	struct client_request *r = request_of(ch, done->cookie, &index);
 
-	if (unlikely(done->kind != OP_RUN || done->status != OP_HIT || done->stale ||
-		     index >= ch->requests || r->kind != REQUEST_RUN ||
-		     run_cookie(r->generation, index) != done->cookie || r->rail != rail ||
-		     !r->batch || done->hit != UINT32_MAX >> (RUN_PAGES_MAX - r->pages) ||
-		     !hits_plain(ch, r)))
+	if (unlikely(!r || done->kind != OP_RUN || done->status != OP_HIT || done->stale ||
+		     r->kind != REQUEST_RUN || r->rail != rail || !r->batch ||
+		     done->hit != UINT32_MAX >> (RUN_PAGES_MAX - r->pages) || !hits_plain(ch, r)))
 		return false;
 	ch->rail[rail].in_flight--;
 	ch->no_room = false;

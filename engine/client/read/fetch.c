@@ -145,7 +145,7 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	p->peer = m->peer;
 	p->pieces_out++;
 	stripe_give(ch, rail, piece->bytes);
-	fetch_line(b, p, piece, run_cookie(r->generation, index), header);
+	fetch_line(b, p, piece, request_cookie(ch, index), header);
 	submit_page(ch, rail, header, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices = (uint8_t)(p->slices + piece->bytes / SLICE_BYTES);

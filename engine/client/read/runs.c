@@ -190,7 +190,7 @@ static void run_post(
 	r->bytes = bytes;
 	stripe_give(ch, rail, bytes);
 	*h = way->header;
-	h->cookie = run_cookie(r->generation, index);
+	h->cookie = request_cookie(ch, index);
 	h->pages = (uint8_t)pages;
 	h->segments_region |= op_pack(0, REGION_POOL_0 + place_rail(p->at.place));
 	/* If the pages have other locations to try, the attempt with these gets half of the

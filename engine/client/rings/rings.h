@@ -32,8 +32,8 @@ enum request_kind {
 };
 
 /*
- * A request in flight on an op ring or the ctl ring. Its cookie is generation << 32 | index in
- * pc_channel.request; that of a run, which has 32 bits, is generation << 16 | index.
+ * A request in flight on an op ring or the ctl ring. Its cookie has 32 bits: the low half of the
+ * generation, and the index in pc_channel.request.
  */
 struct client_request {
 	/* batch of the pages; NULL: they no longer wait for the answer */
@@ -102,31 +102,22 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 	ch->request_free = index;
 }
 
+static inline uint32_t request_cookie(const struct pc_channel *ch, uint32_t index)
+{
+	return ch->request[index].generation << 16 | index;
+}
+
 /* The request with this cookie, and its index; NULL: none in flight has it. */
 static inline struct client_request *request_of(
 	struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
-	uint32_t index = (uint32_t)cookie;
-	struct client_request *r;
+	uint32_t index = cookie & 0xffff;
 
-	if (index >= ch->requests)
-		return NULL;
-	r = &ch->request[index];
-	if (r->kind == REQUEST_FREE || r->generation != (uint32_t)(cookie >> 32))
+	if (index >= ch->requests || ch->request[index].kind == REQUEST_FREE ||
+		request_cookie(ch, index) != cookie)
 		return NULL;
 	*ret_index = index;
-	return r;
-}
-
-static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
-{
-	return (uint64_t)ch->request[index].generation << 32 | index;
-}
-
-/* The cookie of a run has 32 bits: the low half of the generation, and the index. */
-static inline uint32_t run_cookie(uint32_t generation, uint32_t index)
-{
-	return generation << 16 | index;
+	return &ch->request[index];
 }
 
 /* ---- writing to the rings: submit.c ---------------------------------------------------------- */

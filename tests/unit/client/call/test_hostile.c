@@ -85,7 +85,7 @@ static void answers_without_a_request_are_ignored(void **state)
 		ctl_done_forge(ctl_cookie[k], (uint8_t)(k + 1));
 	}
 	for (unsigned k = 0; k < sizeof(kind); k++)
-		run_done_forge(run_cookie(ch->request[idle].generation, idle), kind[k]);
+		run_done_forge(request_cookie(ch, idle), kind[k]);
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);
@@ -104,7 +104,7 @@ static void an_answer_to_a_request_behind_the_last_is_ignored(void **state)
 	last = --ch->requests; /* what lies behind looks like a request */
 	ch->request[last].kind = REQUEST_FETCH;
 	fake_lock(&fake);
-	run_done_forge(run_cookie(ch->request[last].generation, last), OP_PAGE);
+	run_done_forge(request_cookie(ch, last), OP_PAGE);
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);

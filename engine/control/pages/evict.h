@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Eviction: how many slots each page size needs. The control plane's thread only.
+ */
+#ifndef CONTROL_EVICT_H
+#define CONTROL_EVICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/limits.h"
+#include "engine/abi/page.h"
+#include "engine/control/pages/ghost.h"
+
+struct control;
+
+/*
+ * The reserve of free slots of a size class without demand: 2 % of the class, at least
+ * EVICT_AHEAD_MIN, and at most 1/EVICT_AHEAD_SHARE of the class.
+ */
+#define EVICT_AHEAD_MIN 16u
+#define EVICT_AHEAD_SHARE 8u
+static inline uint64_t evict_reserve(uint64_t slots)
+{
+	uint64_t ahead = slots / 50 > EVICT_AHEAD_MIN ? slots / 50 : EVICT_AHEAD_MIN;
+
+	return ahead < slots / EVICT_AHEAD_SHARE ? ahead : slots / EVICT_AHEAD_SHARE;
+}
+
+/* maximum number of batches of evicted slots in limbo that a page size counts separately */
+#define EVICT_RESTS 16u
+
+/*
+ * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
+ * it.
+ */
+struct evict_class {
+	uint32_t units;   /* page size in units; 0: this record is unused */
+	uint32_t held;    /* number of credits and pages of this size */
+	uint32_t waiting; /* number of slots that the waiting credit requests still need */
+	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
+	uint32_t resting;
+	/* of clients/ctl*.c: the last ctl_pass() in which pool_take() found no slot of this size */
+	uint32_t pass;
+	uint32_t taken; /* number of credits granted since window_ns */
+	/*
+	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * last, 3 times if requests waited, or more if it was higher before
+	 */
+	uint32_t demand;
+	uint64_t window_ns;
+	/*
+	 * true: a credit request had to wait since the demand last was below the smallest reserve.
+	 * Until then the demand evicts nothing: a pool that has room is filled first.
+	 */
+	bool waited;
+	bool slowed; /* a credit request waited since window_ns */
+	unsigned rests;
+	struct {
+		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
+		uint64_t first_ns, until_ns;
+		uint32_t slots;
+	} rest[EVICT_RESTS]; /* batches of evicted slots in limbo, oldest first */
+};
+
+struct evict_rail {
+	struct evict_class class[CLASSES_MAX];
+	uint32_t requests; /* of clients/ctl*.c: credit requests of this pool that wait */
+	/* true: a slot may have become free, so ctl_turn() must look at the waiting requests */
+	bool retry;
+};
+
+struct evict {
+	struct control *control;
+	struct evict_rail rail[RAILS_MAX];
+	uint64_t limbo_ns;
+	/* slots that are granted to channels, or were by an earlier engine and are not returned */
+	uint64_t credits;
+	struct used_weight weight;
+};
+
+int evict_open(struct control *control);
+void evict_close(struct control *control);
+
+/* Returns the record of this rail's requests and slots for this page size, never NULL. */
+struct evict_class *evict_class_of(struct evict *evict, unsigned rail, uint32_t length);
+/*
+ * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
+ * is not taken a second time.
+ */
+void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change);
+/*
+ * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
+ * reserve.
+ */
+void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns);
+/* Takes one page out of the index and the directory, and sends its slot to limbo. */
+void evict_take_away(
+	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation);
+/*
+ * Returns an unused credit to its pool, once nothing can write to its slot. `length`: of the page
+ * for which it was granted.
+ */
+void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length);
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The page memory of one rail: its free units, the place of each page and the choice of pages to
+ * evict. Clients do not call these functions; they write payload into the slots they hold credits
+ * for.
+ *
+ * The pool is cut into chunks. A chunk belongs to one size class (a page size in units) at a time
+ * and holds as many slots of that size as fit. A class without a free slot takes a free chunk. If
+ * there is none, it evicts its own coldest pages; if it has no pages, it takes a chunk from the
+ * class with the most chunks. The states of a slot:
+ *
+ *   FREE -> CREDIT (handed to a client) -> PAGE (published) -> LIMBO (retired) -> FREE
+ *                 \-> LIMBO (returned unused) -> FREE
+ *
+ * Every slot that was handed out once passes through LIMBO before it is handed out again. Readers'
+ * leases depend on this (VALIDATION.md); so the pool itself reads the clock of limbo, after the
+ * slot's new generation is visible.
+ *
+ * Eviction: each class has two queues, of new pages and of pages that were used again; a bit of
+ * each page says that it was used (pool_evict.c). Every call is amortised O(1), except
+ * pool_victims(): it looks at all chunks when it chooses one to drain.
+ */
+#ifndef CONTROL_POOL_H
+#define CONTROL_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/abi/page.h"
+#include "numa/huge.h"
+
+struct pool;
+struct pool_adopt; /* pages_inner.h */
+
+struct pool_options {
+	unsigned rail;
+	uint64_t bytes;
+	int numa_node;
+	bool want_huge;
+	/* L: how long a slot rests before it is handed out again, ns; fixed for the pool's life */
+	uint64_t limbo_ns;
+	bool want_state; /* keep a state with which the next process can adopt the pool */
+	uint64_t owners; /* huge_number() of the file that numbers the owners of slots */
+	/* the pool to adopt; NULL: a new one */
+	const struct pool_adopt *adopt;
+	/* CLOCK_MONOTONIC_RAW in ns. NULL: clock_raw_ns(); tests replace it */
+	uint64_t (*clock_ns)(void);
+};
+
+void pool_close(struct pool *pool);
+
+const struct huge *pool_memory(const struct pool *pool);
+const struct huge *pool_heads(const struct pool *pool);
+/* length of the longest page that this pool can hold */
+uint64_t pool_page_bytes_max(const struct pool *pool);
+
+/*
+ * FREE -> CREDIT. Returns 0; -ENOSPC: no slot is free now (the caller evicts pages, or waits until
+ * limbo ends); -EMSGSIZE: page_bytes is 0 or larger than pool_page_bytes_max(). *ret_generation is
+ * the generation that the page's directory entry will carry.
+ */
+int pool_take(
+	struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint32_t *ret_generation);
+
+/* Owners of a slot. Every other number is that of a channel, see warm.c. */
+#define POOL_OWNER_NONE 0u
+#define POOL_OWNER_DISK UINT32_MAX /* the disk tier reads a page into the slot */
+
+/*
+ * Records who may write to the slot of a credit; to be called before the slot is granted. Returning
+ * the credit and pool_publish() end the ownership. No effect on a pool without a state.
+ */
+void pool_own(struct pool *pool, uint32_t place, uint32_t owner);
+
+/*
+ * CREDIT -> PAGE: writes the page head. -EINVAL: (place, generation) is no credit, length is 0 or
+ * exceeds the page size of the slot's class, or the key is all zero.
+ */
+int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
+	uint32_t length);
+/* A page whose head contains its CRC. length 0: none. */
+struct pool_proven {
+	struct page_key key;
+	uint32_t place, generation, length, crc;
+};
+/*
+ * Stores the CRC32C of the page that pool_publish() is to publish with the same arguments. The slot
+ * stays CREDIT. -EINVAL: (place, generation) is no credit.
+ */
+int pool_prove(struct pool *pool, const struct pool_proven *page);
+
+/*
+ * Starts the limbo time of all slots that were returned or retired since the last call: one fence
+ * and one reading of the clock for all of them. Until then they rest without end. To be called
+ * after a batch; pool_take() and pool_limbo_left_ns() call it too.
+ */
+void pool_rest(struct pool *pool);
+/*
+ * The page at `place`, which was just published, is evicted before that at `before`, which was
+ * published lately: it follows it in a prompt. Without effect if one of them is no page.
+ */
+void pool_order(struct pool *pool, uint32_t place, uint32_t before);
+/*
+ * Marks a page as used. A place without a page is ignored, because touches are hints that also
+ * come from other hosts.
+ */
+void pool_touch(struct pool *pool, uint32_t place);
+
+/*
+ * The page at `place`, which was just published, is one that was used again: it was evicted from
+ * that queue lately. False: it was known before, or it is no page.
+ */
+bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
+/*
+ * The page at `place`, which was just published, is a copy of one on another host: it is evicted
+ * first, unless it is used. False: it is no page.
+ */
+bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation);
+/* Sets the weight of pages that were used again (ghost.h). */
+void pool_weigh(struct pool *pool, uint32_t used_weight);
+
+/* Prefetches the page head at this place, which need not be valid, for a publish. */
+void pool_prefetch(const struct pool *pool, uint32_t place);
+
+/*
+ * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
+ * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():
+ * slots of all sizes in limbo.
+ */
+uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
+uint32_t pool_limbo(const struct pool *pool);
+uint64_t pool_pages(const struct pool *pool);      /* number of pages that the pool holds now */
+uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */
+/* Returns the time, in ns, until the next slot leaves limbo; UINT64_MAX: no slot is in limbo. */
+uint64_t pool_limbo_left_ns(struct pool *pool);
+
+#endif

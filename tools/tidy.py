@@ -2,32 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The house rules that a machine can check: which folder includes which, lengths, the hot path's
-forbidden words, owners of cache lines, where atomics live, licence lines, READMEs, the top level;
-and, by prose.py, the words of comments, messages, READMEs, test names and commits.
+forbidden words, owners of cache lines, where atomics live, licence lines, READMEs, the top level,
+words that the prose of this tree does without, subjects of commits.
 
     tools/tidy.py [--root DIR]     all files git tracks or would add, and the subjects of commits;
-                                   exit 1 on any finding; --advise: words to think about, too
+                                   exit 1 on any finding
     tools/tidy.py --format         are they as clang-format writes them? exit 77 without it
 
-Prints `file:line: rule: text`. A `warning` is printed and does not fail. Python 3.9, no packages.
-
-A function of a hot file that does not run once per page has `/* cold: WHY */` just before it: it
-may use what the hot path may not, and have the length of other functions.
+Prints `file:line: rule: text`. Python 3.9, no packages. A function of a hot file that does not run
+once per page has `/* cold: WHY */` just before it: it may use what the hot path may not, and have
+the length of other functions.
 """
 import argparse
-import collections
-import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
 
-import prose
-import rooms
-
 COLUMNS = 100
-FILE_LINES_WARN, FILE_LINES_MAX = 800, 1000
+FILE_LINES_MAX, SUBJECT_MAX = 1000, 72
 FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 
 # What runs at least once per page. In engine/client only files whose every function does, or has a
@@ -52,16 +46,16 @@ TOP_REQUIRED = {"meson.build", "engine", "dv", "numa", "config", "tests", "perf"
 CLANG_FORMAT = "14"  # Debian 12's; others break lines in other places
 TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
-README_ROOMS = ["engine/control"] + ["engine/control/" + room for room in rooms.ROOMS[1:]]
+# The rooms, upper ones first: a room includes the headers of those behind it.
+ROOMS = ["engine/control/" + room for room in (
+    "observe", "conns", "clients", "directory", "pages", "members", "net", "base")]
+README_ROOMS = ["engine/control"] + ROOMS
 
 # The most bytes of a README, of that of a room of engine/control, and of another page beside it, of
 # the first page of the tree and of those in config/pages.
 README_MAX, ROOM_README_MAX, PAGE_MAX = 12000, 6000, 8000
 # functions of other programs that pages name
 FOREIGN = {"histogram_quantile"}
-
-# Where a name means one function: product code.
-PRODUCT = ("config", "numa", "dv", "engine")
 
 # Folder -> what it may include: a folder (with what is below it), one header, or the files in a
 # folder (FOLDER/*). Longest match on the including file wins, so one file can have rights of its
@@ -93,9 +87,6 @@ MATRIX = {
              "tests/unit/client"],
 }
 
-# The control plane is a house: a room sees its own files, the one header of each room below it, and
-# all headers of the two rooms on the floor. The root sees the header of every room.
-ROOMS = ["engine/control/" + room for room in rooms.ROOMS[1:]]
 FLOOR = {"engine/control/net", "engine/control/base"}
 OUTSIDE = ["engine/abi", "config", "numa", "dv/setup.h", "engine/rail/rail.h",
            "engine/rail/inbox.h", "engine/disk/disk.h", "engine/keeper/service.h",
@@ -133,13 +124,44 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 ALIGNED = re.compile(r"\b(?:alignas|_Alignas)\s*\(\s*64\s*\)|\baligned\s*\(\s*64\s*\)")
 
 
+# Words that the prose of this tree does without, and what to write. Names of code are no prose:
+# whole words only, and nothing in `code spans`, before a parenthesis or behind an arrow or a dot.
+FATAL = [(re.compile(r"(?<![\w-])(?:%s)(?![\w-])" % words.replace(" ", r"\s+"), re.I), remedy)
+         for words, remedy in (
+    (r"somebody|nobody|anybody|whoever|whom|whomever", "name the component"),
+    (r"reckon(?:ed|ing|s)?", "write compute, estimate or count"),
+    (r"dealt with|deals? with", "write handled, processed or answered"),
+    (r"gone through", "write scanned or visited"),
+    (r"borne", "write limited by or allowed"),
+    (r"on its way|on their way|under way", "write in flight, in progress or running"),
+    (r"spoken", "name the protocol and the sender"),
+    (r"heard of|hears? of", "write learns, receives or is notified"),
+    (r"asked for", "write requested"),
+    (r"so many|so much", "write the number, the unit or the variable"),
+    (r"as ever", "write unchanged"),
+    (r"such(?! as\b)(?! file\b)", "name the thing; `such as` may stay"))]  # strerror(ENOENT)
+CODE_NAMES = re.compile(r"`[^`]*`|->\w+|\b\w+\.\w+(?:\.\w+)*|\b\w+\(|[\w.-]*/[\w./*-]+")
+NO_PROSE = ("tools/tidy.py", "tests/unit/tools/test_tidy.py")  # they have the words
+
+
+def is_script(path, text):
+    return text.startswith("#!") and "." not in os.path.basename(path)
+
+
+def has_prose(path, text):
+    return path not in NO_PROSE and (
+        path.endswith((".c", ".h", ".def", ".proto", ".pml", ".bt", ".sh", ".conf", ".toml",
+                       ".yml", ".yaml", ".service", ".md", ".py"))
+        or os.path.basename(path) == "meson.build" or is_script(path, text))
+
+
 def is_c(path):
     return path.endswith((".c", ".h"))
 
 
 def needs_spdx(path, text):
     return (path.endswith((".c", ".h", ".def", ".py", ".sh", ".proto"))
-            or os.path.basename(path) == "meson.build" or prose.is_script(path, text))
+            or os.path.basename(path) == "meson.build" or is_script(path, text))
 
 
 def blank(match):
@@ -170,9 +192,6 @@ class Findings:
     def rules(self):
         return {row[2] for row in self.rows}
 
-    def fatal(self):
-        return any(row[2] not in ("warning", "advice") for row in self.rows)
-
 
 # ---- one file ---------------------------------------------------------------------------------
 
@@ -201,9 +220,6 @@ def check_lines(path, text, found):
         if count > FILE_LINES_MAX:
             found.add(path, count, "file-length",
                       "%d lines, at most %d: two nouns in one file?" % (count, FILE_LINES_MAX))
-        elif count > FILE_LINES_WARN:
-            found.add(path, count, "warning",
-                      "%d lines, %d is the aim" % (count, FILE_LINES_WARN))
 
 
 def check_top(path, text, found):
@@ -440,29 +456,6 @@ def check_hot(paths, found):
             found.add(path, 1, "hot-list", "is no file: where did the code go that runs per page?")
 
 
-def function_names(path, text):
-    """(name, line) of each function that a file of product code defines."""
-    if not (is_c(path) and path.split("/")[0] in PRODUCT):
-        return
-    code = re.sub(r"__attribute__\s*\(\(.*?\)\)", blank, code_only(text), flags=re.S)
-    for first, _, name in functions(code):
-        if name not in ("main", "?"):
-            yield name, first
-
-
-def check_names(names, found):
-    """names: {function: [(path, line)]}. A debugger and perf cannot tell two of one name apart."""
-    double = {name: places for name, places in names.items()
-              if len({path for path, _ in places}) > 1}
-    for name, places in sorted(double.items()):
-        path, line = places[0]
-        found.add(path, line, "advice", "%s() is defined in %s, too"
-                  % (name, ", ".join(sorted({p for p, _ in places} - {path}))))
-    if double:
-        found.add("tools/tidy.py", 1, "advice", "%d function names are defined in several files"
-                  % len(double))
-
-
 # (path, anchor) of a link to a file of the tree
 LINK = re.compile(r"\]\(([^)#: ]*)(?:#([^) ]*))?\)")
 
@@ -504,6 +497,48 @@ def check_mentions(pages, calls, paths, found):
                     found.add(path, number, "mention", "%s has no heading #%s" % (target, anchor))
 
 
+def prose_of(path, text):
+    """The same lines; what is no prose is spaces: code of C, of examples in pages, and names."""
+    if path.endswith((".c", ".h", ".def", ".proto")):
+        code = list(code_only(text))
+        text = "".join(" " if code[i] == char and char != "\n" else char
+                       for i, char in enumerate(text))
+    elif path.endswith(".md"):
+        text = re.sub(r"(?ms)^```.*?^```[^\n]*$", blank, text)
+    return CODE_NAMES.sub(blank, text)
+
+
+def check_prose(path, text, found):
+    body = prose_of(path, text)
+    for words, remedy in FATAL:
+        for match in words.finditer(body):
+            found.add(path, body.count("\n", 0, match.start()) + 1, "prose",
+                      "\"%s\": %s" % (" ".join(match.group(0).split()), remedy))
+
+
+def subject_faults(subject):
+    """What is wrong with one commit's subject."""
+    if re.match(r"Merge |Revert \"", subject):
+        return
+    if len(subject) > SUBJECT_MAX:
+        yield "%d characters, at most %d" % (len(subject), SUBJECT_MAX)
+    if not re.match(r"[\w.,/{}*+ -]+: \S", subject):
+        yield "is not \"area: what changed\""
+    for words, remedy in FATAL:
+        if words.search(prose_of("", subject)):
+            yield remedy
+
+
+def check_subjects(root, found):
+    """The newest commits. A shallow clone has fewer of them, an unpacked archive none."""
+    done = subprocess.run(["git", "-C", root, "log", "-n", "100", "--no-merges",
+                           "--format=%h %s"], capture_output=True, text=True)
+    for row in done.stdout.splitlines():
+        commit, _, subject = row.partition(" ")
+        for fault in subject_faults(subject):
+            found.add("commit " + commit, 1, "subject", "%s: %s" % (fault, subject))
+
+
 def list_files(root):
     try:
         out = subprocess.run(
@@ -523,13 +558,12 @@ def check_root(root):
     paths = list_files(root)
     check_tree(paths, found)
     check_hot(paths, found)
-    names = collections.defaultdict(list)
     pages, calls = {}, set()
     for path in paths:
         with open(os.path.join(root, path), "rb") as file:
             head = file.read(2)
             first = head.decode("latin-1")
-            if not (needs_spdx(path, first) or prose.wants(path, first)):
+            if not (needs_spdx(path, first) or has_prose(path, first)):
                 continue
             text = (head + file.read()).decode("utf-8", "replace")
         if path.endswith(".md"):
@@ -538,13 +572,10 @@ def check_root(root):
             calls.update(re.findall(r"\b(\w+)\s*\(", text))
         check_file(path, text, found)
         check_page(path, len(text.encode()), found)
-        for name, line in function_names(path, text):
-            names[name].append((path, line))
-        if prose.wants(path, text):
-            prose.check(path, text, functools.partial(found.add, path))
-    check_names(names, found)
+        if has_prose(path, text):
+            check_prose(path, text, found)
     check_mentions(pages, calls, set(paths), found)
-    prose.check_subjects(root, lambda commit, rule, text: found.add(commit, 1, rule, text))
+    check_subjects(root, found)
     return found
 
 
@@ -572,8 +603,6 @@ def check_format(root):
 def main():
     parser = argparse.ArgumentParser(description="Checks the house rules a machine can check.")
     parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
-    parser.add_argument("--advise", action="store_true",
-                        help="also print advice on words, which never fails")
     parser.add_argument("--format", action="store_true",
                         help="check with clang-format, and nothing else")
     args = parser.parse_args()
@@ -581,10 +610,8 @@ def main():
         return check_format(os.path.abspath(args.root))
     found = check_root(os.path.abspath(args.root))
     for path, line, rule, text in found.rows:
-        if rule == "advice" and not args.advise:
-            continue
         print("%s:%d: %s: %s" % (path, line, rule, text))
-    return 1 if found.fatal() else 0
+    return 1 if found.rows else 0
 
 
 if __name__ == "__main__":

@@ -216,18 +216,18 @@ def cluster(members=3, bad=False):
     rows += [cluster_row(n) for n in range(members) if n == 0 or n > len(rows)]
     rows = rows[:min(SHOWN_MAX, members)]
     down, silent = (sum(row["state"] == state for row in rows) for state in ("down", "silent"))
-    asked = members - sum(row["summary"] is None or row["state"] == "down" for row in rows)
+    answered = members - sum(row["summary"] is None or row["state"] == "down" for row in rows)
     one = cluster_row(0)["summary"]
     sums = ("get_bytes_per_second", "set_bytes_per_second", "get_pages_per_second",
             "evicted_pages_per_second")
     ratios = ("get_hit_ratio", "get_local_ratio", "get_remote_ratio")
     return {"age_ms": 120, "up": members - down - silent, "silent": silent, "down": down,
-            "members": members, "others": others(rows), "shown": len(rows), "asked": asked,
+            "members": members, "others": others(rows), "shown": len(rows), "asked": answered,
             "rows": rows,
-            "totals": {**{name: one[name] * asked for name in sums},
-                       **{name: one[name] if asked else -1 for name in ratios},
-                       "rails": 8 * asked, "rails_up": 8 * asked - bad, "moving": int(bad),
-                       "behind": 0, **batches(14500 * asked, 0)}}
+            "totals": {**{name: one[name] * answered for name in sums},
+                       **{name: one[name] if answered else -1 for name in ratios},
+                       "rails": 8 * answered, "rails_up": 8 * answered - bad, "moving": int(bad),
+                       "behind": 0, **batches(14500 * answered, 0)}}
 
 
 class Fake:

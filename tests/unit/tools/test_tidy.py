@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of tools/tidy.py: every rule is shown something bad and something good."""
 
-import collections
 import os
 import sys
 import unittest
@@ -56,7 +55,6 @@ BAD = [  # path, text, the rule that must fire
     ("numa/a.c", TOP + '\tlog_warn("x"); /* ' + "x" * 90 + " */\n", "columns"),
     ("tools/a.py", '# SPDX-License-Identifier: Apache-2.0\na = "' + "x" * 100 + '"\n', "columns"),
     ("numa/a.c", TOP + "int a;\n" * 1000, "file-length"),
-    ("numa/a.c", TOP + "int a;\n" * 820, "warning"),
     ("numa/a.c", TOP + LONG % ("\tg();\n" * 68), "function-length"),
     ("numa/a.c", TOP + "static int\nf(void)\n{\n" + "\tg();\n" * 67 + "}\n", "function-length"),
     ("numa/a.c", TOP + "int f(void) {\n" + "\tg();\n" * 70 + "}\n", "function-length"),
@@ -114,6 +112,36 @@ BAD = [  # path, text, the rule that must fire
     ("numa/a.c", TOP + "int a;", "whitespace"),
     ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\nif a:\n\tb()\n", "tabs"),
 ]
+PROSE = [  # path, text, the lines with a word that prose does without
+    ("numa/a.c", "/* %s */\n" % words, [1]) for words in (
+        "Somebody waits", "nobody", "for anybody", "whoever asks", "by whom", "whomever",
+        "to reckon", "reckoned", "reckoning", "it reckons", "is dealt with", "deal with it",
+        "it deals with it", "gone through", "is borne", "on its way", "on their way", "under way",
+        "is spoken", "was heard of", "it hears of it", "to hear of", "is asked for", "so many",
+        "so much", "as ever", "such a page", "such", "such.", "(nobody)")
+] + [
+    ("numa/a.c", 'void f(void)\n{\n\tlog_warn("nobody");\n}\n', [3]),
+    ("config/a.def", 'A(b, "what nobody needs")\n', [1]),
+    ("tools/a.py", '"""What is asked\n\nfor."""\n', [1]),
+    ("tools/run", "#!/usr/bin/env bash\n# What nobody needs.\n", [2]),
+    ("README.md", "# A\n\nPages that nobody reads.\n```\nnobody waits\n```\n", [3]),
+    ("numa/a.c", "int nobody, such; /* such as `nobody`, p->such, such(), a.such */\n", []),
+    ("numa/a.c", "/* many, much; for which it asked; ways; unspoken; reckoner; no-such */\n", []),
+    ("numa/a.c", 'open("/such/nobody");\n/* see engine/such/nobody.c */\n', []),
+    ("tests/unit/a/test_a.c", 'assert_says("a.conf: No such file or directory");\n', []),
+    ("README.md", "Text with `nobody` and [a link](such/nobody.md).\n", []),
+]
+SUBJECTS = [  # subject, whether it is refused
+    ("rail: say in plain words what each limit bounds", False),
+    ("perf/saturate, tools: report client ns per page", False),
+    ("Merge branch 'rail'", False),
+    ("rail: " + "x" * 66, False),
+    ("rail: " + "x" * 67, True),
+    ("say in plain words what each limit bounds", True),
+    ("rail:no space", True),
+    ("rail: a page that nobody holds", True),
+    ("rail: rename `nobody` to idle_count", False),
+]
 
 GOOD = [  # nothing fires
     ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
@@ -161,7 +189,6 @@ PAGES = [  # path, bytes, the rules that fire
     ("engine/METRICS.md", 99999, set()), (".github/CHANGELOG.md", 99999, set()),
 ]
 
-ONE = "static void tick(void)\n{\n\tg();\n}\n"
 MENTIONS = [  # a page beside engine/a/pool.c, and the number of findings
     ("`pool_take()` of `a/pool.c` and `pool.c`; NAME: `NAME.c`; `make()` no\n", 1),
     ("[pool](a/pool.c), [folder](a), [far](https://b.c/d)\n", 0),
@@ -169,15 +196,6 @@ MENTIONS = [  # a page beside engine/a/pool.c, and the number of findings
     ("## The `life` of a get\n[a](#the-life-of-a-get) [b](README.md#the-life-of-a-get)\n", 0),
     ("## Life\n```sh\n# no heading\n```\n[a](#no-heading) [b](README.md#live) [c](#life)\n", 2),
     ("# A\n# A\n[a](#a) [b](#a-1) [c](#a-2)\n", 1),
-]
-NAMES = [  # files of product code, the number of lines of advice: one a name, and the sum
-    ([("dv/a.c", ONE), ("numa/b.c", "__attribute__((cold)) " + ONE)], 2),
-    ([("dv/a.c", ONE), ("numa/b.c", ONE.replace("tick", "pin_tick"))], 0),
-    ([("dv/a.c", "#ifdef A\n" + ONE + "#else\n" + ONE + "#endif\n")], 0),
-    ([("dv/a.c", ONE), ("tests/b.c", ONE)], 0),
-    ([("dv/a.c", "/* tick(void)\n{\n} */\n"), ("numa/b.c", ONE)], 0),
-    ([("engine/main.c", ONE.replace("tick", "main")), ("engine/b.c", ONE.replace("tick", "main"))],
-     0),
 ]
 
 
@@ -230,15 +248,20 @@ class Rules(unittest.TestCase):
                                     {"engine/a/pool.c", "engine/README.md"}, found)
                 self.assertEqual([row[2] for row in found.rows], ["mention"] * count)
 
-    def test_names_of_functions_that_are_defined_twice_are_advice(self):
-        for files, count in NAMES:
-            with self.subTest(files=files):
-                names, found = collections.defaultdict(list), tidy.Findings()
-                for path, text in files:
-                    for name, line in tidy.function_names(path, TOP + text):
-                        names[name].append((path, line))
-                tidy.check_names(names, found)
-                self.assertEqual([row[2] for row in found.rows], ["advice"] * count)
+    def test_words_that_prose_does_without_are_found(self):
+        for path, text, lines in PROSE:
+            with self.subTest(path=path, text=text):
+                found = tidy.Findings()
+                tidy.check_prose(path, text, found)
+                self.assertEqual([row[1] for row in found.rows], lines)
+        self.assertTrue(tidy.has_prose("tools/run", "#!/bin/sh
+"))
+        self.assertFalse(tidy.has_prose("LICENSE", ""))
+
+    def test_subjects_of_commits_have_an_area_and_a_length(self):
+        for subject, refused in SUBJECTS:
+            with self.subTest(subject=subject):
+                self.assertEqual(bool(list(tidy.subject_faults(subject))), refused)
 
 
 if __name__ == "__main__":

@@ -103,17 +103,6 @@ int ctl_doctor(struct ctl_run *ctl);
 /* ctl_top.c: 0, or CTL_NO_ANSWER for --once. */
 int ctl_top(struct ctl_run *ctl);
 
-/* ---- ctl_frame.c: one picture of top --------------------------------------------------------- */
-
-struct frame {
-	json_object *report;
-	uint64_t age_ms; /* of `report` */
-	unsigned rows, columns;
-	const char *line_begin; /* in front of each line, not counted in `columns`; NULL: nothing */
-};
-/* Writes at most `rows` lines of at most `columns` characters. */
-void frame_print(const struct frame *frame, FILE *out);
-
 /* ---- ctl_json.c: numbers and words ----------------------------------------------------------- */
 
 /* 0 for anything but an array. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * peercachectl: prints the state of a running engine, and stores, reads and removes files. This
- * file parses the command line; the commands are in ctl_*.c. One thread, except for top.
+ * file parses the command line; the commands are in ctl_*.c. One thread.
  */
 #include <getopt.h>
 #include <limits.h>
@@ -17,7 +17,7 @@ static const char help[] =
 	"Commands:\n"
 	"  status               print the state and the counters of the engine of this host\n"
 	"  health               print what is wrong, worst first\n"
-	"  top                  show health, rates and latencies, redrawn every second; q ends it\n"
+	"  top                  show health, rates and latencies every second; Ctrl-C ends it\n"
 	"  members              print the members of the cluster that this engine knows: state,\n"
 	"                       connections, versions, queue of requests, suspicion\n"
 	"  directory            print the engine's shard, the walk over its pages after a change of\n"

@@ -86,7 +86,7 @@ class Names(unittest.TestCase):
 
     def test_peercachectl_reads_only_what_the_engine_writes(self):
         served = RECENT | written() | {"figures", "recent"}
-        for name in ("clear", "directory", "doctor", "frame", "restart", "status", "top"):
+        for name in ("clear", "directory", "doctor", "restart", "status", "top"):
             text = read(f"tools/ctl_{name}.c")
             used = set(re.findall(
                 r'json_(?:number|real|text|get|plain|flag)\((?!figures)[^";]*?"(\w+)"', text))
@@ -96,7 +96,7 @@ class Names(unittest.TestCase):
             self.assertEqual(used - STORED, set(), name)
 
     def test_top_shows_only_listed_figures(self):
-        text = read("tools/ctl_frame.c")
+        text = read("tools/ctl_top.c")
         used = set(re.findall(r'frame_figure\(\w+, "(\w+)"', text))
         self.assertGreater(len(used), 20)
         self.assertEqual(used - STORED - RECENT, set())

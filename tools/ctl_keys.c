@@ -2,12 +2,13 @@
 /*
  * peercachectl keys: records what the clients of this host ask for, as a trace that peercache-bench
  * policy reads (trace.h): a line for each call, with a number for each key. The numbers are a hash
- * of the key's hash (SipHash-2-4) with a secret that is made for this file and forgotten, so that
- * they tell which keys are equal and nothing else. One thread.
+ * of the key's hash with a secret that is made for this file and forgotten, so that they tell which
+ * keys are equal and nothing else. One thread.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <openssl/sha.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,41 +41,15 @@ static void on_signal(int signal)
 	ended = signal;
 }
 
-static uint64_t rotate(uint64_t x, unsigned by)
-{
-	return x << by | x >> (64 - by);
-}
-
-static void sip_rounds(uint64_t v[4], unsigned rounds)
-{
-	while (rounds--) {
-		v[0] += v[1];
-		v[2] += v[3];
-		v[1] = rotate(v[1], 13) ^ v[0];
-		v[3] = rotate(v[3], 16) ^ v[2];
-		v[0] = rotate(v[0], 32) + v[3];
-		v[2] += v[1];
-		v[3] = rotate(v[3], 21) ^ v[0];
-		v[1] = rotate(v[1], 17) ^ v[2];
-		v[2] = rotate(v[2], 32);
-	}
-}
-
-/* SipHash-2-4 of one word. */
 static uint64_t keys_hash(const uint64_t secret[2], uint64_t word)
 {
-	const uint64_t length = 8ull << 56;
-	uint64_t v[4] = {secret[0] ^ 0x736f6d6570736575u, secret[1] ^ 0x646f72616e646f6du,
-		secret[0] ^ 0x6c7967656e657261u, secret[1] ^ 0x7465646279746573u ^ word};
+	const uint64_t text[] = {secret[0], secret[1], word};
+	unsigned char digest[SHA256_DIGEST_LENGTH];
+	uint64_t hash;
 
-	sip_rounds(v, 2);
-	v[0] ^= word;
-	v[3] ^= length;
-	sip_rounds(v, 2);
-	v[0] ^= length;
-	v[2] ^= 0xff;
-	sip_rounds(v, 4);
-	return v[0] ^ v[1] ^ v[2] ^ v[3];
+	SHA256((const unsigned char *)text, sizeof(text), digest);
+	memcpy(&hash, digest, sizeof(hash));
+	return hash;
 }
 
 /* Appends r->line, all of it or nothing. */

@@ -73,15 +73,6 @@ static int ids_of(unsigned n, uint64_t *ret, unsigned most)
 	return count;
 }
 
-/* The vector of 8 bytes of the reference implementation of SipHash-2-4. */
-static void the_hash_is_siphash(void **state)
-{
-	const uint64_t secret[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
-
-	(void)state;
-	assert_true(keys_hash(secret, 0x0706050403020100u) == 0x93f5f5799a932462u);
-}
-
 static void equal_keys_have_equal_ids_that_another_secret_changes(void **state)
 {
 	const uint64_t words[] = {
@@ -154,7 +145,6 @@ static void a_full_file_ends_with_a_whole_line(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(the_hash_is_siphash),
 		TEST(equal_keys_have_equal_ids_that_another_secret_changes),
 		TEST(what_a_client_must_not_write_is_lost),
 		TEST(a_full_file_ends_with_a_whole_line),

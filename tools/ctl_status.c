@@ -285,7 +285,6 @@ static void print_members(json_object *report, bool links)
 		json_number(figures, "seeds_silent"));
 	print_strangers(json_get(report, "engines_refused"), "engine at", "is refused",
 		json_number(figures, "engines_refused"));
-	print_strangers(json_get(report, "former_nodes"), "PeerCache 0.8 at", "is no member", 0);
 	if (unlisted + down_unlisted > 0)
 		printf("%lld more members are not listed\n", (long long)(unlisted + down_unlisted));
 }
@@ -316,8 +315,7 @@ static json_object *report_or_die(struct ctl_run *ctl)
 static void print_members_json(json_object *report)
 {
 	static const char *const names[] = {"name", "members", "members_down", "members_unlisted",
-		"members_down_unlisted", "seeds_silent", "engines_refused", "former_nodes",
-		"version"};
+		"members_down_unlisted", "seeds_silent", "engines_refused", "version"};
 	/* both lists are short ones: the figures count all */
 	static const char *const counts[] = {"seeds_silent", "engines_refused"};
 	json_object *o = json_object_new_object(), *figures = json_object_new_object();

@@ -169,7 +169,6 @@ static const struct member_events member_events = {
 static const struct rpc_events rpc_events = {
 	.message = message_arrived,
 	.connected = member_greet,
-	.former = member_former,
 	.down = member_link_down,
 	.dial_failed = member_dial_failed,
 };

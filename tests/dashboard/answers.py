@@ -111,7 +111,6 @@ def status(seconds, members=3, rails=8):
         "shard": {"entries": 3200000, "capacity": 8388608},
         "members": [member(i) for i in range(members)], "members_down": [], "members_unlisted": 0,
         "members_down_unlisted": 0, "seeds_silent": [], "engines_refused": [],
-        "former_nodes": [],
         "rails": [rail(i, 1.72e9) for i in range(rails)],
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
         "counters": dict.fromkeys(COUNTERS, 0),

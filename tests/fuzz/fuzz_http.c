@@ -11,13 +11,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/net/former.h"
 #include "engine/control/observe/http_inner.h"
-#include "tests/former_frames.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static unsigned long accepted, incomplete, refused, former;
+static unsigned long accepted, incomplete, refused;
 
 static int parse(const uint8_t *data, size_t size, struct http_request *ret)
 {
@@ -75,34 +73,10 @@ static size_t path_length(const uint8_t *data, size_t size)
 	return bytes;
 }
 
-/* Requests of PeerCache 0.8, which come to the same port: the beginning decides. */
-static void check_former(const uint8_t *data, size_t size)
-{
-	uint8_t *body = malloc(size ? size : 1);
-	enum former_codec codec;
-
-	if (!body)
-		abort();
-	memcpy(body, data, size);
-	codec = former_request(body, size);
-	if (former_question_ours(body, size))
-		require(codec != FORMER_NONE);
-	if (codec != FORMER_NONE) {
-		former++;
-		require(size > 3 && body[0] == (codec == FORMER_JSON ? '[' : 0x92));
-		require(!former_answers(FORMER_JSON, body, size));
-		require(!former_answers(FORMER_MSGPACK, body, size));
-	}
-	free(body);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct http_request request, again;
 	int rc;
-
-	check_former(data, size);
-	check_former(data + (size < 4 ? size : 4), size < 4 ? 0 : size - 4);
 
 	if (size > HTTP_REQUEST_BYTES)
 		size = HTTP_REQUEST_BYTES; /* the server hands over no more */
@@ -149,12 +123,6 @@ static void corpus_add(const char *format, const char *text, size_t repeat)
 	corpus_bytes[corpora++] = bytes;
 }
 
-static void corpus_add_frame(const struct former_frame *frame)
-{
-	memcpy(corpus[corpora], frame->bytes, frame->count);
-	corpus_bytes[corpora++] = frame->count;
-}
-
 static void corpus_make(void)
 {
 	static const char *const texts[] = {
@@ -175,10 +143,6 @@ static void corpus_make(void)
 
 	for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		corpus_add(texts[i], "", 0);
-	for (unsigned i = 0; i < sizeof(former_json) / sizeof(former_json[0]); i++) {
-		corpus_add_frame(&former_json[i]);
-		corpus_add_frame(&former_msgpack[i]);
-	}
 	for (size_t over = 0; over < 3; over++) {
 		/* The longest path, and one byte to either side. */
 		corpus_add("GET /* HTTP/1.1\r\n\r\n", "p", HTTP_PATH_BYTES - 3 + over);
@@ -217,7 +181,7 @@ int main(void)
 	}
 	printf("replayed %u requests: %lu accepted, %lu not complete, %lu refused\n", corpora,
 		accepted, incomplete, refused);
-	return accepted && incomplete && refused && former ? 0 : 1;
+	return accepted && incomplete && refused ? 0 : 1;
 }
 
 #endif

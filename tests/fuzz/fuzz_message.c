@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "engine/abi/wire.h"
-#include "engine/control/net/former.h"
-#include "tests/former_frames.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #define FUZZ_INCARNATION 0x4200000042ull
@@ -222,30 +220,6 @@ static void corpus_directory(void)
 	corpus_add(true, &m);
 }
 
-static void corpus_add_bytes(bool member, const void *bytes, size_t count)
-{
-	if (corpora + 2 >= CORPORA_MAX || count >= sizeof(corpus[0]))
-		abort();
-	corpus[corpora][0] = member;
-	memcpy(corpus[corpora] + 1, bytes, count);
-	corpus_bytes[corpora++] = 1 + count;
-}
-
-/* What nodes of PeerCache 0.8 send, and what engines ask them. */
-static void corpus_former(void)
-{
-	uint8_t frame[FORMER_FRAME_BYTES];
-
-	for (unsigned i = 0; i < sizeof(former_json) / sizeof(former_json[0]); i++) {
-		corpus_add_bytes(i == 0, former_json[i].bytes, former_json[i].count);
-		corpus_add_bytes(false, former_msgpack[i].bytes, former_msgpack[i].count);
-	}
-	for (unsigned codec = FORMER_JSON; codec <= FORMER_MSGPACK; codec++) {
-		corpus_add_bytes(false, frame, former_question(codec, frame));
-		corpus_add_bytes(false, frame, former_refusal(codec, frame));
-	}
-}
-
 static void corpus_connect(void)
 {
 	struct dv_address address = {.version = 1, .kind = 3};
@@ -388,7 +362,6 @@ int main(int argc, char **argv)
 	open_once();
 	corpus_directory();
 	corpus_connect();
-	corpus_former();
 	corpus_summary();
 	corpus_members();
 	for (unsigned c = 0; c < corpora; c++) {
@@ -406,7 +379,7 @@ int main(int argc, char **argv)
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_asked],
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_sent],
 		summaries_taken ? "some" : "none");
-	if (!summaries_seen() || !node[0].control.counter[COUNTER_former_nodes])
+	if (!summaries_seen())
 		abort();
 	nodes_teardown();
 	return 0;

@@ -72,9 +72,7 @@ SOURCES = {
     "engine/control/loop.c": {"loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
-    "engine/control/members/member_greet.c": {"member_former_take"},
     "engine/control/members/member_map.c": {"number_bind", "word_store", "members_publish"},
-    "engine/control/observe/metrics.c": {"metrics_former"},
     "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm.c": {"left_release", "channel_end"},
     "engine/rail/lone_page.c": {"lone_decide", "lone_lease_holds"},
@@ -123,7 +121,6 @@ SEQUENCES = {
     # is there an address; it was taken
     "member_former_take": {"aarch64": [r"ldap?r\s+w", r"bl\s.*<former_note", r"stlr\s+wzr"]},
     # was the last address taken; the next one, there is one
-    "metrics_former": {"aarch64": [r"ldap?r\s+w", r"bl\s", r"stlr\s+w"]},
     "members_publish": {"aarch64": [r"str\s+x", r"stlr\s+w"]},
     "snapshots_publish": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "snapshots_newest": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},

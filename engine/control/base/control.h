@@ -87,12 +87,6 @@ struct loop_pace {
 	uint64_t lag_ns_sum, lag_worst_ns;
 };
 
-/* The metrics thread tells the control plane of one node of PeerCache 0.8 at a time. */
-struct former_seen {
-	uint32_t full; /* stored by the metrics thread, then reset by the control plane */
-	char from[NAME_BYTES_MAX];
-};
-
 /* One NIC with its poll core and its pool. */
 struct control_rail {
 	struct rail *rail;
@@ -207,7 +201,6 @@ struct control {
 	struct moments *moments;
 	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
 	uint64_t watched_ns;
-	struct former_seen former_seen;
 };
 
 /*

@@ -34,8 +34,6 @@
 struct refused_engine {
 	struct rpc_link *link;    /* NULL: another engine has named it */
 	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
-	const char *from;         /* its address, without a link and a name */
-	bool former;              /* it is a node of PeerCache 0.8 */
 	bool name_taken;          /* its name is that of another engine */
 	bool logged;              /* by the caller */
 	bool tell; /* only this end has the reason: it is sent also to an engine that was dialled */
@@ -200,7 +198,7 @@ static struct refusal *refusal_find(struct members *members, uint64_t who)
 
 static const char *refused_from(const struct refused_engine *who)
 {
-	return who->link ? who->link->from : who->from ? who->from : who->member->address;
+	return who->link ? who->link->from : who->member->address;
 }
 
 /* Remembers the refusal. True if it was not logged yet. */
@@ -231,7 +229,6 @@ static bool refusal_note(
 	at->why = why;
 	at->theirs = theirs;
 	at->name_taken = who->name_taken;
-	at->former = who->former;
 	snprintf(at->from, sizeof(at->from), "%s", refused_from(who));
 	text_fit(at->text, sizeof(at->text), "%s", text);
 	at->name[0] = at->address[0] = '\0';
@@ -262,33 +259,22 @@ static void refusal_end(struct control *control, const Pc__Member *member)
 	}
 }
 
-static void refusal_report(
-	const struct refusal *at, uint64_t now_ns, struct refusal_report *ret, unsigned *named)
-{
-	if (*named == REFUSALS_NAMED)
-		return;
-	ret += (*named)++;
-	snprintf(ret->from, sizeof(ret->from), "%s", at->from);
-	text_fit(ret->text, sizeof(ret->text), "%s", at->text);
-	ret->theirs = at->theirs;
-	ret->ms = (now_ns - at->since_ns) / 1000000;
-}
-
 void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret)
 {
-	ret->engines = ret->named = ret->formers = ret->formers_named = 0;
+	ret->engines = ret->named = 0;
 	for (unsigned i = 0; i < REFUSALS; i++) {
 		const struct refusal *at = &control->members->refusal[i];
+		struct refusal_report *report = &ret->engine[ret->named];
 
 		if (!refusal_lasts(at, now_ns))
 			continue;
-		if (at->former) {
-			ret->formers++;
-			refusal_report(at, now_ns, ret->former, &ret->formers_named);
-		} else {
-			ret->engines++;
-			refusal_report(at, now_ns, ret->engine, &ret->named);
-		}
+		if (ret->engines++ >= REFUSALS_NAMED)
+			continue;
+		ret->named++;
+		snprintf(report->from, sizeof(report->from), "%s", at->from);
+		text_fit(report->text, sizeof(report->text), "%s", at->text);
+		report->theirs = at->theirs;
+		report->ms = (now_ns - at->since_ns) / 1000000;
 	}
 }
 
@@ -370,60 +356,6 @@ bool member_refused(struct control *control, struct rpc_link *link, const Pc__He
 	if (member && member->state == MEMBER_ALIVE)
 		member_lost(control, member, "it refuses this engine");
 	return true;
-}
-
-/* ---- nodes of PeerCache 0.8 ------------------------------------------------------------------ */
-
-/*
- * Nodes of one address that do the same share a refusal. Those of all addresses take half of what
- * is remembered: further ones share one for each thing that they do.
- */
-static uint64_t former_shared(struct members *members, uint64_t own, const char *how)
-{
-	unsigned formers = 0;
-
-	if (refusal_find(members, own))
-		return own;
-	for (unsigned i = 0; i < REFUSALS; i++)
-		formers += members->refusal[i].former &&
-			   refusal_lasts(&members->refusal[i], net_now());
-	return formers < REFUSALS / 2
-		       ? own
-		       : map_mix(placement_hash("former nodes") + placement_hash(how)) | 1;
-}
-
-/* `how`: what it does, or this engine. */
-static void former_note(struct control *control, struct refused_engine *who, const char *how)
-{
-	uint64_t own = map_mix(placement_hash(refused_from(who)) + placement_hash(how)) | 1;
-
-	who->former = true;
-	who->shared = former_shared(control->members, own, how);
-	control->counter[COUNTER_former_nodes]++;
-	if (refusal_note(control, who, false, how))
-		log_warn(
-			"PeerCache 0.8 runs at %s: %s. The two versions share no pages: move all hosts to one of them, see the page Migration",
-			refused_from(who), how);
-}
-
-void member_former(struct control *control, struct rpc_link *link)
-{
-	former_note(control, &(struct refused_engine){.link = link},
-		link->dial ? "it answers this engine, which has it as a seed"
-			   : "it takes this engine for one of its discovery masters");
-	seed_refused(link);
-	remembered_drop(link->dial);
-}
-
-void member_former_take(struct control *control)
-{
-	struct former_seen *seen = &control->former_seen;
-
-	if (!shm_load_acquire(&seen->full))
-		return;
-	former_note(control, &(struct refused_engine){.from = seen->from},
-		"it takes metrics.port of this engine for one of its discovery masters");
-	shm_store_release(&seen->full, 0);
 }
 
 /* ---- whether the version fits ---------------------------------------------------------------- */

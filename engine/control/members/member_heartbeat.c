@@ -201,7 +201,6 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	members->tick_ns = now_ns;
 	if (members->leaving)
 		return false;
-	member_former_take(control);
 	/*
 	 * If this tick is late, this engine did not run and could not receive. Add that time to
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.

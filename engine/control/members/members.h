@@ -325,9 +325,6 @@ struct refusals_report {
 		bool theirs; /* the other engine refuses this one */
 		uint64_t ms; /* for how long */
 	} engine[REFUSALS_NAMED];
-	/* nodes of PeerCache 0.8 that talk to this engine, or that it dials */
-	unsigned formers, formers_named;
-	struct refusal_report former[REFUSALS_NAMED];
 };
 void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret);
 
@@ -438,8 +435,6 @@ void member_heard(struct control *control, struct rpc_link *link);
  */
 void member_greet(struct control *control, struct rpc_link *link);
 void member_link_down(struct control *control, struct rpc_link *link);
-/* PeerCache 0.8 is at the other end of the link. */
-void member_former(struct control *control, struct rpc_link *link);
 /* A dial has failed with this errno, and is tried again. This may end the dial. */
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error);
 

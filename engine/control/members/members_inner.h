@@ -110,7 +110,6 @@ struct refusal {
 	uint64_t gap_ns; /* between the last two */
 	bool theirs;     /* it refuses this engine */
 	bool name_taken; /* for its name, which is that of another engine */
-	bool former;     /* it is no engine but a node of PeerCache 0.8 */
 	char name[NAME_BYTES_MAX];
 	char address[ADDRESS_TEXT_BYTES]; /* as it announces it, with its port */
 	char from[NAME_BYTES_MAX];        /* where it is connected to or from */
@@ -418,8 +417,6 @@ bool member_address_local(const struct control *control, const char *address);
  * for all that find no room, and is logged once.
  */
 bool member_has_room(struct control *control, const Pc__Member *m);
-/* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread saw one. */
-void member_former_take(struct control *control);
 
 /* ---- member_gossip.c ------------------------------------------------------------------------- */
 

@@ -78,53 +78,6 @@ static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t 
 		rpc_link_bad(link, "message of kind %u out of place or malformed", kind);
 }
 
-static void rpc_bytes_send(struct rpc_link *link, const uint8_t *bytes, size_t count)
-{
-	uint8_t *room = net_reserve(link->net, count);
-
-	if (!room)
-		return;
-	memcpy(room, bytes, count);
-	if (net_commit(link->net, count))
-		net_push(link->net);
-}
-
-/* Asks whether what closes a seed's link when this engine says Hello is PeerCache 0.8. */
-static void rpc_former_ask(struct rpc_link *link)
-{
-	uint8_t frame[FORMER_FRAME_BYTES];
-
-	rpc_bytes_send(link, frame, former_question(link->dial->codec, frame));
-}
-
-/*
- * The first frame on a link: true if it is one of PeerCache 0.8, or a question whether this engine
- * is one, which a Hello answers. The link is closed then.
- */
-static bool rpc_former_serve(struct rpc_link *link, const uint8_t *body, size_t bytes)
-{
-	const struct rpc_events *events = link->control->rpc_events;
-	uint8_t frame[FORMER_FRAME_BYTES];
-	enum former_codec codec;
-
-	if (link->dial) {
-		if (!former_answers(link->dial->codec, body, bytes))
-			return false;
-		events->former(link->control, link);
-	} else if (former_question_ours(body, bytes)) {
-		events->connected(link->control, link);
-		net_push(link->net);
-	} else {
-		codec = former_request(body, bytes);
-		if (codec == FORMER_NONE)
-			return false;
-		rpc_bytes_send(link, frame, former_refusal(codec, frame));
-		events->former(link->control, link);
-	}
-	rpc_link_close(link);
-	return true;
-}
-
 static void rpc_link_frames(struct rpc_link *link)
 {
 	while (!link->closed) {
@@ -156,8 +109,6 @@ static void rpc_link_frames(struct rpc_link *link)
 			rpc_link_bad(link, "no memory for a message of %u bytes", length);
 			return;
 		}
-		if (!link->up && rpc_former_serve(link, bytes + 4, length))
-			return;
 		rpc_frame_serve(link, bytes + 4, length);
 		net_drain(link->net, (size_t)length + 4);
 	}
@@ -198,16 +149,9 @@ static void rpc_dial_unanswered(const struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
 
-	if (dial->codec != FORMER_NONE) {
-		/* the other codec next; after a node of PeerCache 0.8, or both, Hello again */
-		dial->codec = dial->codec == FORMER_JSON ? FORMER_MSGPACK : FORMER_NONE;
-		return;
-	}
-	if (dial->seed && dial->unanswered == 0)
-		dial->codec = FORMER_JSON;
 	if (dial->unanswered < RPC_UNANSWERED_MAX && ++dial->unanswered == RPC_UNANSWERED_MAX)
 		log_warn(
-			"%s closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
+			"%s closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why; a node of PeerCache 0.8 closes it, too",
 			link->from, WIRE_VERSION);
 }
 
@@ -285,11 +229,7 @@ void rpc_link_up(struct rpc_link *link)
 
 static void rpc_link_deadline(void *context)
 {
-	struct rpc_link *link = context;
-
-	if (link->dial)
-		link->dial->codec = FORMER_NONE;
-	rpc_link_end(link, ETIMEDOUT);
+	rpc_link_end(context, ETIMEDOUT);
 }
 
 static void rpc_link_readable(void *context)
@@ -310,10 +250,7 @@ static void rpc_link_connected(void *context)
 	if (link->closed)
 		return;
 	link->connected = true;
-	if (link->dial && link->dial->codec != FORMER_NONE)
-		rpc_former_ask(link);
-	else
-		link->control->rpc_events->connected(link->control, link);
+	link->control->rpc_events->connected(link->control, link);
 }
 
 static void rpc_link_failed(void *context, int error)
@@ -324,8 +261,6 @@ static void rpc_link_failed(void *context, int error)
 		return;
 	if (error == ECONNRESET && link->dial && link->connected && !link->up)
 		rpc_dial_unanswered(link);
-	else if (link->dial)
-		link->dial->codec = FORMER_NONE; /* something else may be there next time */
 	rpc_link_end(link, error);
 }
 

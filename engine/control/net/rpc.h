@@ -19,7 +19,6 @@
 #include "config/address_text.h"
 #include "engine/control/base/control.h"
 #include "engine/control/net/address.h"
-#include "engine/control/net/former.h"
 #include "engine/control/net/net.h"
 
 /* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
@@ -75,8 +74,6 @@ struct rpc_dial {
 	char unresolved[64];     /* why the name has no address; "": it has one */
 	/* number of Hellos that the other end answered by closing the link, up to a limit */
 	unsigned unanswered;
-	/* in which the next attempt asks PeerCache 0.8; FORMER_NONE: it says Hello */
-	enum former_codec codec;
 	/* number of attempts; modulo `addresses` it is the next address of a host name */
 	unsigned tried;
 	unsigned addresses; /* that the host name had when it was resolved last; 0: not yet */
@@ -100,13 +97,8 @@ struct rpc_unresolved {
 struct rpc_events {
 	/* A message arrived. False: it broke a rule; the link is then closed. */
 	bool (*message)(struct rpc_link *link, const Pc__Message *message);
-	/*
-	 * A dialled link is connected, or PeerCache 0.8 asks on an accepted one: time for our
-	 * Hello, the first message on it.
-	 */
+	/* A dialled link is connected: time for our Hello, the first message on it. */
 	void (*connected)(struct control *control, struct rpc_link *link);
-	/* At the other end is a node of PeerCache 0.8; the link is closed next. */
-	void (*former)(struct control *control, struct rpc_link *link);
 	/* The link of a member closes. */
 	void (*down)(struct control *control, struct rpc_link *link);
 	/* A dial failed before its link was up; error: errno. The call may stop the dial. */

@@ -111,23 +111,19 @@ static void health_seeds(const struct snapshot *s, struct health *h)
 			r->silent - NAMED_MAX);
 }
 
-/* Engines, or nodes of PeerCache 0.8: there are `all`, and `named` of them in the report. */
-static void health_refusals(struct health *h, enum finding id, const struct refusal_report *refusal,
-	unsigned named, unsigned all)
+static void health_refusals(struct health *h, const struct refusals_report *refusals)
 {
-	bool former = id == FINDING_former_node;
+	for (unsigned i = 0; i < refusals->named && i < NAMED_MAX; i++) {
+		const struct refusal_report *r = &refusals->engine[i];
 
-	for (unsigned i = 0; i < named && i < NAMED_MAX; i++)
-		finding_add(h, id,
-			former              ? "PeerCache 0.8 runs at %s, for %" PRIu64 " s: %s"
-			: refusal[i].theirs ? "the engine at %s refuses this one for %" PRIu64
-					      " s: \"%s\""
-					    : "the engine at %s is refused for %" PRIu64 " s: %s",
-			refusal[i].from, refusal[i].ms / 1000, refusal[i].text);
-	if (all > NAMED_MAX)
-		finding_add(h, id,
-			former ? "%u more nodes of PeerCache 0.8" : "%u more engines are refused",
-			all - NAMED_MAX);
+		finding_add(h, FINDING_engine_refused,
+			r->theirs ? "the engine at %s refuses this one for %" PRIu64 " s: \"%s\""
+				  : "the engine at %s is refused for %" PRIu64 " s: %s",
+			r->from, r->ms / 1000, r->text);
+	}
+	if (refusals->engines > NAMED_MAX)
+		finding_add(h, FINDING_engine_refused, "%u more engines are refused",
+			refusals->engines - NAMED_MAX);
 }
 
 /* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/map.h. */
@@ -304,8 +300,6 @@ static void health_growth(const struct snapshot *s, struct health *h)
 
 void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 {
-	const struct refusals_report *refusals = &s->refusals;
-
 	ret->count = 0;
 	if (snapshot_age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
 		finding_add(ret, FINDING_loop_blocked,
@@ -321,10 +315,7 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	health_members(s, ret, SNAPSHOT_DOWN, FINDING_member_down);
 	health_members(s, ret, SNAPSHOT_SILENT, FINDING_member_silent);
 	health_seeds(s, ret);
-	health_refusals(
-		ret, FINDING_engine_refused, refusals->engine, refusals->named, refusals->engines);
-	health_refusals(ret, FINDING_former_node, refusals->former, refusals->formers_named,
-		refusals->formers);
+	health_refusals(ret, &s->refusals);
 	health_disks(s, ret);
 	health_integrity(s, ret);
 	health_growth(s, ret);

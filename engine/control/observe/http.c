@@ -23,7 +23,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/control/net/former.h"
 #include "numa/clock.h"
 
 #define HTTP_WATCH_US 250000 /* between two looks at deadlines */
@@ -51,7 +50,7 @@ struct http {
 	struct event *watch;
 	struct event *resume; /* accepting goes on */
 	unsigned accepts;     /* since accepting went on */
-	const struct http_calls *calls;
+	http_answer answer;
 	void *context;
 	TAILQ_HEAD(, connection) connections; /* least recently active first */
 	unsigned count;
@@ -202,35 +201,6 @@ static void connection_respond(struct connection *c, const struct http_response 
 		connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
 }
 
-/* Answers a request of PeerCache 0.8 in its own protocol. False: it is none, or not complete. */
-static bool connection_take_former(struct connection *c, const char *text, size_t bytes)
-{
-	struct sockaddr_storage address;
-	socklen_t length = sizeof(address);
-	char from[INET6_ADDRSTRLEN + IF_NAMESIZE];
-	uint8_t frame[FORMER_FRAME_BYTES];
-	enum former_codec codec;
-	uint32_t body;
-
-	if (bytes < sizeof(body))
-		return false;
-	memcpy(&body, text, sizeof(body));
-	body = ntohl(body);
-	if (body > bytes - sizeof(body))
-		return false;
-	codec = former_request((const uint8_t *)text + sizeof(body), body);
-	if (codec == FORMER_NONE)
-		return false;
-	if (getpeername(bufferevent_getfd(c->stream), (struct sockaddr *)&address, &length) < 0 ||
-		getnameinfo((struct sockaddr *)&address, length, from, sizeof(from), NULL, 0,
-			NI_NUMERICHOST) != 0)
-		snprintf(from, sizeof(from), "an unknown address");
-	c->http->calls->former(c->http->context, from);
-	(void)bufferevent_write(c->stream, frame, former_refusal(codec, frame));
-	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
-	return true;
-}
-
 static void connection_take_request(struct connection *c)
 {
 	struct evbuffer *in = bufferevent_get_input(c->stream);
@@ -243,10 +213,6 @@ static void connection_take_request(struct connection *c)
 	if (bytes > HTTP_REQUEST_BYTES)
 		bytes = HTTP_REQUEST_BYTES;
 	text = (const char *)evbuffer_pullup(in, (ev_ssize_t)bytes);
-	if (connection_take_former(c, text, bytes)) {
-		evbuffer_drain(in, evbuffer_get_length(in));
-		return;
-	}
 	rc = http_parse(text, bytes, &request);
 	if (rc == 0)
 		return;
@@ -258,7 +224,7 @@ static void connection_take_request(struct connection *c)
 	if (rc < 0)
 		response.status = (unsigned)-rc;
 	else
-		c->http->calls->answer(c->http->context, &request, &response);
+		c->http->answer(c->http->context, &request, &response);
 	evbuffer_drain(in, evbuffer_get_length(in));
 	connection_respond(c, &response, request.head);
 	evbuffer_free(response.body);
@@ -379,8 +345,8 @@ static void http_on_watch(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-int http_open(struct event_base *base, int fd, const struct http_calls *calls, void *context,
-	struct http **ret_http)
+int http_open(
+	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http)
 {
 	const struct timeval every = {.tv_usec = HTTP_WATCH_US};
 	struct http *http = calloc(1, sizeof(*http));
@@ -390,7 +356,7 @@ int http_open(struct event_base *base, int fd, const struct http_calls *calls, v
 		return -ENOMEM;
 	}
 	http->base = base;
-	http->calls = calls;
+	http->answer = answer;
 	http->context = context;
 	TAILQ_INIT(&http->connections);
 	http->listener = evconnlistener_new(base, http_on_accept, http,

@@ -46,15 +46,9 @@ struct http_response {
 typedef void (*http_answer)(
 	void *context, const struct http_request *request, struct http_response *ret);
 
-struct http_calls {
-	http_answer answer;
-	/* A node of PeerCache 0.8 at that address has sent a request of its own protocol. */
-	void (*former)(void *context, const char *from);
-};
-
 /* Takes the listening socket over. 0 or -errno; on failure `fd` is closed. */
-int http_open(struct event_base *base, int fd, const struct http_calls *calls, void *context,
-	struct http **ret_http);
+int http_open(
+	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http);
 void http_close(struct http *http);
 unsigned http_connections(const struct http *http);
 

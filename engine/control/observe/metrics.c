@@ -353,7 +353,6 @@ struct metrics {
 	const struct settings *settings;
 	struct snapshots *snapshots;
 	uint64_t *watched_ns; /* control.h */
-	struct former_seen *former_seen;
 	unsigned rails;
 	int stop; /* eventfd: the thread ends */
 	cpu_set_t cores;
@@ -543,19 +542,6 @@ static void metrics_answer(
 			"not here; try / /metrics /healthz /readyz /api/status /api/history /api/cluster");
 }
 
-/* While the control plane has not read the last one, this one is left out: it comes again. */
-static void metrics_former(void *context, const char *from)
-{
-	struct former_seen *seen = ((struct metrics *)context)->former_seen;
-
-	if (shm_load_acquire(&seen->full))
-		return;
-	snprintf(seen->from, sizeof(seen->from), "%s", from);
-	shm_store_release(&seen->full, 1);
-}
-
-static const struct http_calls server_calls = {metrics_answer, metrics_former};
-
 /* ---- the port -------------------------------------------------------------------------------- */
 
 /* The socket is bound early, before memory is made, and listens once the engine serves. */
@@ -708,7 +694,7 @@ static int metrics_prepare(struct metrics *m, int fd)
 		close(fd);
 		return -ENOMEM;
 	}
-	rc = http_open(m->base, fd, &server_calls, m, &m->http);
+	rc = http_open(m->base, fd, metrics_answer, m, &m->http);
 	m->stops = event_new(m->base, m->stop, EV_READ, metrics_on_stop, m);
 	m->turn = event_new(m->base, -1, EV_PERSIST, metrics_on_turn, m);
 	if (rc < 0 || !m->stops || !m->turn || event_add(m->stops, NULL) < 0 ||
@@ -733,7 +719,6 @@ int metrics_open(struct control *control)
 	m->settings = control->settings;
 	m->snapshots = control->snapshots;
 	m->watched_ns = &control->watched_ns;
-	m->former_seen = &control->former_seen;
 	m->rails = control->rails;
 	m->stop = -1;
 	plan_cores_beside(&control->plan, &m->cores);

@@ -132,23 +132,6 @@ static void report_members(struct json *j, const struct snapshot *s)
 	json_count(j, "members_down_unlisted", s->members_more[SNAPSHOT_DOWN]);
 }
 
-/* Engines that are refused, or nodes of PeerCache 0.8, which refuse none. */
-static void report_refusals(struct json *j, const char *name, const struct refusal_report *refusal,
-	unsigned count, bool engines)
-{
-	json_open(j, name, "[");
-	for (unsigned i = 0; i < count; i++) {
-		json_open(j, NULL, "{");
-		json_string(j, "address", refusal[i].from);
-		json_string(j, "why", refusal[i].text);
-		if (engines)
-			json_flag(j, "theirs", refusal[i].theirs);
-		json_count(j, "for_ms", refusal[i].ms);
-		json_close(j, "}");
-	}
-	json_close(j, "]");
-}
-
 /* Seeds that lead to no member, and what is refused. */
 static void report_strangers(struct json *j, const struct snapshot *s)
 {
@@ -163,8 +146,16 @@ static void report_strangers(struct json *j, const struct snapshot *s)
 		json_close(j, "}");
 	}
 	json_close(j, "]");
-	report_refusals(j, "engines_refused", r->engine, r->named, true);
-	report_refusals(j, "former_nodes", r->former, r->formers_named, false);
+	json_open(j, "engines_refused", "[");
+	for (unsigned i = 0; i < r->named; i++) {
+		json_open(j, NULL, "{");
+		json_string(j, "address", r->engine[i].from);
+		json_string(j, "why", r->engine[i].text);
+		json_flag(j, "theirs", r->engine[i].theirs);
+		json_count(j, "for_ms", r->engine[i].ms);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
 }
 
 static void report_rail(struct json *j, const struct snapshot *s, unsigned i)

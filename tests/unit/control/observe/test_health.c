@@ -183,23 +183,6 @@ static void engines_that_refuse_each_other_are_findings_with_the_reason(void **s
 	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
 }
 
-static void nodes_of_peercache_0_8_are_findings(void **state)
-{
-	(void)state;
-	s.refusals = (struct refusals_report){.formers = 6, .formers_named = 4};
-	for (unsigned i = 0; i < 4; i++) {
-		strcpy(s.refusals.former[i].from, "10.0.0.9");
-		strcpy(s.refusals.former[i].text, "it asks");
-		s.refusals.former[i].ms = 3100;
-	}
-	make();
-	assert_int_equal(health.count, 5);
-	assert_int_equal(health.finding[4].id, FINDING_former_node);
-	assert_string_equal(
-		health.finding[0].text, "PeerCache 0.8 runs at 10.0.0.9, for 3 s: it asks");
-	assert_string_equal(health.finding[4].text, "2 more nodes of PeerCache 0.8");
-}
-
 static void memory_that_is_registered_for_long_is_a_finding(void **state)
 {
 	(void)state;
@@ -450,8 +433,7 @@ static void everything_wrong(void)
 	s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
 	lose_addresses();
-	s.refusals = (struct refusals_report){
-		.engines = 1, .named = 1, .formers = 1, .formers_named = 1};
+	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	s.directory.behind = 1;
 	s.slots_unproven = 1;
 	s.statistics_refused = s.attached.refused = 1;
@@ -643,7 +625,6 @@ int main(void)
 		TEST(a_seed_that_is_down_has_lost_no_pages),
 		TEST(seeds_without_an_answer_are_findings),
 		TEST(engines_that_refuse_each_other_are_findings_with_the_reason),
-		TEST(nodes_of_peercache_0_8_are_findings),
 		TEST(memory_that_is_registered_for_long_is_a_finding),
 		TEST(an_address_of_ipv6_is_written_as_seeds_take_it),
 		TEST(an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone),

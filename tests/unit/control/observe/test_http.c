@@ -21,9 +21,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/net/former.h"
 #include "engine/control/observe/http_inner.h"
-#include "tests/former_frames.h"
 #include "numa/clock.h"
 
 /* ---- parsing --------------------------------------------------------------------------------- */
@@ -104,16 +102,6 @@ static void answer(void *context, const struct http_request *request, struct htt
 	}
 }
 
-static char former_from[64];
-
-static void former(void *context, const char *from)
-{
-	(void)context;
-	snprintf(former_from, sizeof(former_from), "%s", from);
-}
-
-static const struct http_calls calls = {answer, former};
-
 static void on_large_freed(const void *bytes, size_t count, void *context)
 {
 	(void)count;
@@ -146,7 +134,7 @@ static int setup(void **state)
 	assert_int_equal(evbuffer_add_reference(
 				 large, calloc(1, BODY_BYTES), BODY_BYTES, on_large_freed, NULL),
 		0);
-	assert_int_equal(http_open(base, fd, &calls, NULL, &http), 0);
+	assert_int_equal(http_open(base, fd, answer, NULL, &http), 0);
 	return 0;
 }
 
@@ -269,33 +257,6 @@ static void what_is_refused_is_told_why(void **state)
 	text[receive(fd, text, sizeof(text) - 1)] = '\0';
 	assert_non_null(strstr(text, "404 Not Found\r\n"));
 	close(fd);
-}
-
-/* Its "discovery_addr" has the port of this server. It reads the answer and closes. */
-static void a_node_of_peercache_0_8_is_told_in_its_own_words(void **state)
-{
-	char got[FORMER_FRAME_BYTES];
-	uint8_t want[FORMER_FRAME_BYTES];
-
-	(void)state;
-	for (unsigned i = 0; i < 2; i++) {
-		const struct former_frame *frame = i ? &former_msgpack[0] : &former_json[0];
-		size_t bytes = former_refusal(i ? FORMER_MSGPACK : FORMER_JSON, want);
-		int fd = dial();
-
-		former_from[0] = '\0';
-		assert_int_equal(send(fd, frame->bytes, 20, MSG_NOSIGNAL), 20);
-		turn();
-		assert_string_equal(former_from, "");
-		assert_int_equal(send(fd, frame->bytes + 20, frame->count - 20, MSG_NOSIGNAL),
-			frame->count - 20);
-		assert_int_equal(receive(fd, got, sizeof(got)), bytes);
-		assert_memory_equal(got, want, bytes);
-		assert_string_equal(former_from, "127.0.0.1");
-		close(fd);
-		connections_become(0);
-	}
-	assert_int_equal(answers, 0);
 }
 
 static void a_client_that_shuts_down_its_side_gets_the_whole_answer(void **state)
@@ -516,7 +477,6 @@ int main(void)
 		TEST(a_request_is_answered_and_the_connection_closed),
 		TEST(head_has_headers_alone),
 		TEST(what_is_refused_is_told_why),
-		TEST(a_node_of_peercache_0_8_is_told_in_its_own_words),
 		TEST(a_client_that_shuts_down_its_side_gets_the_whole_answer),
 		TEST(more_than_one_request_does_not_spoil_the_answer),
 		TEST(slow_clients_are_closed_in_every_state),

@@ -58,10 +58,7 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret)
 {
 	(void)control, (void)now_ns;
-	*ret = (struct refusals_report){.engines = 2, .named = 1, .formers = 1, .formers_named = 1};
-	strcpy(ret->former[0].from, "10.0.0.8");
-	strcpy(ret->former[0].text, "it asks");
-	ret->former[0].ms = 9000;
+	*ret = (struct refusals_report){.engines = 2, .named = 1};
 	snprintf(ret->engine[0].from, sizeof(ret->engine[0].from), "10.0.0.9");
 	snprintf(ret->engine[0].text, sizeof(ret->engine[0].text), "its \"name\"");
 	ret->engine[0].theirs = true;
@@ -370,14 +367,12 @@ static void a_report_has_the_findings_worst_first(void **state)
 	contacts[1].heard_ns = 1;
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
-		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_silent\",\"engine_refused\",\"former_node\",\"seed_silent\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
+		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_silent\",\"engine_refused\",\"seed_silent\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
 	check(text, "r[\"health\"][\"worst\"]==\"warning\"");
 	check(text,
 		"f[\"seeds_silent\"]==2 and r[\"seeds_silent\"]==[dict(address=\"[fd00::1]:9\",why=\"no route\",for_ms=7000)]");
 	check(text,
 		"f[\"engines_refused\"]==2 and r[\"engines_refused\"]==[dict(address=\"10.0.0.9\",why='its \"name\"',theirs=True,for_ms=8000)]");
-	check(text,
-		"r[\"former_nodes\"]==[dict(address=\"10.0.0.8\",why=\"it asks\",for_ms=9000)]");
 	check(text, "all(i[\"means\"] and i[\"text\"] for i in r[\"health\"][\"findings\"])");
 	free(text);
 	engine.counter[COUNTER_entries_dropped] += 5;

@@ -21,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,8 +35,8 @@
 
 #define MESSAGES_TURN 64u   /* messages read in one turn of the loop */
 #define MESSAGES_LAST 4096u /* messages read after the engine has ended */
-/* descriptors that poll() watches apart from the stored ones */
-enum { POLL_SIGNALS, POLL_NOTIFY, POLL_UNUSED, POLL_STORED };
+/* descriptors that poll() watches */
+enum { POLL_SIGNALS, POLL_NOTIFY, POLL_UNUSED, POLLED };
 
 static uint64_t later_ns(uint64_t now_ns, uint64_t us)
 {
@@ -57,7 +58,7 @@ static bool stored_is_same(int a, int b)
  * Takes ownership of `fd`, also on failure. A descriptor that the store has already, under any
  * name, is closed, as systemd does. Returns 0, or -ENOSPC when the store is full.
  */
-static int stored_add(struct fd_store *store, int fd, const char *name, bool poll)
+static int stored_add(struct fd_store *store, int fd, const char *name)
 {
 	struct stored *entry;
 
@@ -72,7 +73,7 @@ static int stored_add(struct fd_store *store, int fd, const char *name, bool pol
 		return -ENOSPC;
 	}
 	entry = &store->entry[store->count++];
-	*entry = (struct stored){.fd = fd, .poll = poll};
+	*entry = (struct stored){.fd = fd};
 	snprintf(entry->name, sizeof(entry->name), "%s", name);
 	return 0;
 }
@@ -114,8 +115,6 @@ static void engine_ready(struct keeper *k)
 		return;
 	k->ready = true;
 	k->pause_ms = KEEPER_PAUSE_MS;
-	if (!k->ending)
-		k->deadline_ns = 0; /* the time-out of the start */
 	if (!k->was_ready && k->options.ready_fd >= 0) {
 		if (write(k->options.ready_fd, "", 1) != 1)
 			log_warn(
@@ -132,16 +131,15 @@ static void engine_ready(struct keeper *k)
 /* Moves the datagram's descriptors into the store. */
 static void stored_take(struct keeper *k, struct notify_datagram *d, const struct notify_message *m)
 {
-	const char *name = m->name[0] ? m->name : NOTIFY_NAME_DEFAULT;
 	unsigned refused = 0;
 
 	for (unsigned i = 0; i < d->fds; i++)
-		refused += stored_add(&k->store, d->fd[i], name, m->poll) < 0;
+		refused += stored_add(&k->store, d->fd[i], m->name) < 0;
 	d->fds = 0; /* stored_add() took all of them */
 	if (refused)
 		log_warn(
 			"keeper: %u descriptors named %s are not stored: the store has its maximum of %u",
-			refused, name, STORE_FDS_MAX);
+			refused, m->name, STORE_FDS_MAX);
 }
 
 static void message_execute(struct keeper *k, struct notify_datagram *d)
@@ -156,12 +154,6 @@ static void message_execute(struct keeper *k, struct notify_datagram *d)
 	/* notify_close() closes the descriptor of a barrier: all messages before it are executed */
 	if (m.barrier)
 		return;
-	if (m.extend_us && k->deadline_ns) {
-		uint64_t until_ns = later_ns(clock_monotonic_ns(), m.extend_us);
-
-		if (until_ns > k->deadline_ns)
-			k->deadline_ns = until_ns;
-	}
 	if (m.remove && stored_remove(&k->store, m.name) == 0)
 		log_debug("keeper: no stored descriptor has the name %s", m.name);
 	if (m.store)
@@ -239,9 +231,6 @@ static int engine_start(struct keeper *k)
 		restart_later(k); /* the program may be replaced by another version just now */
 		return -1;
 	}
-	if (k->options.start_timeout_s)
-		k->deadline_ns =
-			later_ns(k->began_ns, (uint64_t)k->options.start_timeout_s * 1000000);
 	return -1;
 }
 
@@ -302,17 +291,12 @@ static int processes_reap(struct keeper *k)
 	return code;
 }
 
-/* The start or the orderly end of the engine takes too long. */
+/* The orderly end of the engine takes too long. */
 static void deadline_passed(struct keeper *k)
 {
 	k->deadline_ns = 0;
-	if (k->ending)
-		log_error("keeper: the engine (pid %d) did not end within %u s of SIGTERM: killed",
-			(int)k->engine, k->options.stop_timeout_s);
-	else
-		log_error(
-			"keeper: the engine (pid %d) does not serve after %u s (--start-timeout): killed",
-			(int)k->engine, k->options.start_timeout_s);
+	log_error("keeper: the engine (pid %d) did not end within %u s of SIGTERM: killed",
+		(int)k->engine, k->options.stop_timeout_s);
 	if (k->engine)
 		(void)kill(k->engine, SIGKILL);
 }
@@ -346,37 +330,20 @@ static int wait_ms(const struct keeper *k)
 	return ms < 3600000 ? (int)ms : 3600000;
 }
 
-/* Closes stored descriptors whose other end was closed, unless they came with FDPOLL=0. */
-static void stored_check(struct keeper *k, const struct pollfd *polled, unsigned count)
-{
-	for (unsigned i = count; i-- > 0;) {
-		if (!(polled[i].revents & (POLLHUP | POLLERR | POLLNVAL)))
-			continue;
-		log_debug("keeper: the other end of %s was closed", k->store.entry[i].name);
-		stored_remove_at(&k->store, i);
-	}
-}
-
 /* One turn of the loop. Returns -1 to go on, or the keeper's exit status. */
 static int keeper_turn(struct keeper *k)
 {
-	struct pollfd polled[POLL_STORED + STORE_FDS_MAX] = {
+	struct pollfd polled[POLLED] = {
 		[POLL_SIGNALS] = {.fd = k->signals, .events = POLLIN},
 		[POLL_NOTIFY] = {.fd = k->notify, .events = POLLIN},
 		[POLL_UNUSED] = {.fd = k->ending ? -1 : k->unused, .events = POLLIN},
 	};
-	unsigned stored = k->store.count;
 	uint64_t now_ns;
 
-	/* events = 0: poll() reports only that the other end was closed */
-	for (unsigned i = 0; i < stored; i++)
-		polled[POLL_STORED + i].fd = k->store.entry[i].poll ? k->store.entry[i].fd : -1;
-	if (poll(polled, POLL_STORED + stored, wait_ms(k)) < 0 && errno != EINTR) {
+	if (poll(polled, POLLED, wait_ms(k)) < 0 && errno != EINTR) {
 		log_error("keeper: poll: %s", strerror(errno));
 		return EXIT_FAILURE;
 	}
-	/* before messages, which change the store */
-	stored_check(k, polled + POLL_STORED, stored);
 	if (polled[POLL_NOTIFY].revents)
 		(void)keeper_messages(k, MESSAGES_TURN);
 	if (polled[POLL_UNUSED].revents) {
@@ -440,24 +407,29 @@ static int clients_watch(struct keeper *k)
 }
 
 /* Takes the lock on <socket>.keeper, unless the process that started this one has taken it. */
-static int lock_take(struct keeper *k)
+static int lock_take(struct keeper *k, const char *path)
 {
-	char path[SOCKET_PATH_BYTES + 16];
+	struct stat st = {.st_nlink = k->options.lock_fd >= 0};
 
-	if (k->options.lock_fd >= 0)
-		return 0;
-	snprintf(path, sizeof(path), "%s.keeper", k->options.socket);
-	k->options.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (k->options.lock_fd < 0)
-		return -errno;
-	if (flock(k->options.lock_fd, LOCK_EX | LOCK_NB) == 0)
-		return 0;
-	if (errno != EWOULDBLOCK)
-		return -errno;
-	log_error("keeper: another keeper has the socket %s: it holds the lock %s; end it, or give "
-		  "another --socket",
-		k->options.socket, path);
-	return -EADDRINUSE;
+	while (st.st_nlink == 0) { /* else a keeper that has ended has removed the file meanwhile */
+		k->options.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (k->options.lock_fd < 0)
+			return -errno;
+		if (flock(k->options.lock_fd, LOCK_EX | LOCK_NB) < 0) {
+			if (errno != EWOULDBLOCK)
+				return -errno;
+			log_error(
+				"keeper: another keeper has the socket %s: it holds the lock %s; end it, or give another --socket",
+				k->options.socket, path);
+			return -EADDRINUSE;
+		}
+		if (fstat(k->options.lock_fd, &st) < 0)
+			return -errno;
+		if (st.st_nlink == 0)
+			close(k->options.lock_fd);
+	}
+	snprintf(k->lock_path, sizeof(k->lock_path), "%s", path);
+	return 0;
 }
 
 /* Signals come through a descriptor. Returns 0 or -errno. */
@@ -504,6 +476,7 @@ static int listener_open(struct keeper *k)
 
 int keeper_open(struct keeper *k, const struct keeper_options *options)
 {
+	char lock[SOCKET_PATH_BYTES + 16];
 	int rc;
 
 	memset(k, 0, sizeof(*k));
@@ -517,9 +490,10 @@ int keeper_open(struct keeper *k, const struct keeper_options *options)
 			options->socket, sizeof(k->notify_path) - sizeof(".notify"));
 		return -ENAMETOOLONG;
 	}
+	snprintf(lock, sizeof(lock), "%s.keeper", options->socket);
 	rc = socket_file_folder(options->socket);
 	if (rc == 0)
-		rc = lock_take(k);
+		rc = lock_take(k, lock);
 	if (rc == 0)
 		rc = signals_open(k);
 	if (rc == 0)
@@ -549,6 +523,8 @@ void keeper_close(struct keeper *k)
 		close(k->notify);
 	}
 	stored_clear(&k->store);
+	if (k->lock_path[0])
+		(void)unlink(k->lock_path);
 	/*
 	 * The locks stay until the process has ended, and with them the descriptors and the
 	 * thread that waits.

@@ -23,14 +23,13 @@
 #define KEEPER_NO_PROGRAM 127
 
 struct keeper_options {
-	const char *socket;       /* engine.socket */
-	const char *clients;      /* file whose lock clients hold; NULL: none */
-	int lock_fd;              /* descriptor that holds the lock on <socket>.keeper; -1: none */
-	int ready_fd;             /* gets one byte when the engine serves first; -1: none */
-	unsigned start_timeout_s; /* time-out of a start; 0: none */
-	unsigned stop_timeout_s;  /* time-out of an orderly end */
-	char *const *command;     /* the engine's program and its arguments; NULL last */
-	unsigned words;           /* number of words in `command` */
+	const char *socket;      /* engine.socket */
+	const char *clients;     /* file whose lock clients hold; NULL: none */
+	int lock_fd;             /* descriptor that holds the lock on <socket>.keeper; -1: none */
+	int ready_fd;            /* gets one byte when the engine serves first; -1: none */
+	unsigned stop_timeout_s; /* time-out of an orderly end */
+	char *const *command;    /* the engine's program and its arguments; NULL last */
+	unsigned words;          /* number of words in `command` */
 };
 
 /*
@@ -41,7 +40,6 @@ struct keeper_options {
 
 struct stored {
 	int fd;
-	bool poll; /* false: FDPOLL=0 */
 	char name[NOTIFY_NAME_BYTES];
 };
 
@@ -61,16 +59,17 @@ struct keeper {
 	int unused;   /* eventfd: no client holds the lock any more; -1: not watched */
 	int clients;  /* descriptor of options.clients; -1: none */
 	int alive[2]; /* pipe: engines have the read end, this process alone the write end */
+	char lock_path[SOCKET_PATH_BYTES + 16]; /* "" until this process holds the lock */
 	struct fd_store store;
-	pid_t engine;         /* 0: no engine runs */
-	bool ready;           /* the engine that runs, or ran last, has sent READY=1 */
-	bool was_ready;       /* an engine has sent READY=1 */
-	bool ending;          /* the engine was asked to end and is not started again */
-	bool foreign_told;    /* a message of another process was logged */
-	unsigned pause_ms;    /* pause before the next restart */
-	uint64_t start_at_ns; /* CLOCK_MONOTONIC of the next start; 0: none is due */
-	uint64_t deadline_ns; /* a start or an orderly end takes longer than allowed; 0: none */
-	uint64_t began_ns;    /* start of the engine that runs */
+	pid_t engine;                    /* 0: no engine runs */
+	bool ready;                      /* the engine that runs, or ran last, has sent READY=1 */
+	bool was_ready;                  /* an engine has sent READY=1 */
+	bool ending;                     /* the engine was asked to end and is not started again */
+	bool foreign_told;               /* a message of another process was logged */
+	unsigned pause_ms;               /* pause before the next restart */
+	uint64_t start_at_ns;            /* CLOCK_MONOTONIC of the next start; 0: none is due */
+	uint64_t deadline_ns;            /* an orderly end takes longer than allowed; 0: none */
+	uint64_t began_ns;               /* start of the engine that runs */
 	struct notify_datagram datagram; /* the message that is being read */
 };
 

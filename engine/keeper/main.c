@@ -29,9 +29,9 @@ static const char usage[] =
 	"\n"
 	"ENGINE is the program peercache-engine; its arguments follow, and --set\n"
 	"engine.socket=PATH is added to them. The keeper speaks the protocol of systemd's service\n"
-	"manager: it takes READY=1, EXTEND_TIMEOUT_USEC, FDSTORE=1, FDNAME, FDPOLL=0,\n"
-	"FDSTOREREMOVE=1 and BARRIER=1 on NOTIFY_SOCKET, and passes the socket and the stored file\n"
-	"descriptors (at most 640) by LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES.\n"
+	"manager: it takes READY=1, FDSTORE=1 and FDSTOREREMOVE=1 with FDNAME, and BARRIER=1 on\n"
+	"NOTIFY_SOCKET, and passes the socket and the stored file descriptors (at most 640) by\n"
+	"LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES.\n"
 	"\n"
 	"The pause before a restart is 0.1 s. It doubles, up to 30 s, after each run in which the\n"
 	"engine was not ready. An engine that exits with status 0 is restarted too. An engine that\n"
@@ -42,8 +42,6 @@ static const char usage[] =
 	"                         bytes\n"
 	"      --clients FILE     end the engine when no process holds a lock on FILE any more\n"
 	"                         (flock(2), shared); without it the engine runs until a signal\n"
-	"      --start-timeout S  kill an engine that is not ready after S seconds, unless it\n"
-	"                         extends the time (0, the default: never)\n"
 	"      --stop-timeout S   kill an engine that has not ended S seconds after SIGTERM (90)\n"
 	"      --ready-fd N       write one byte to file descriptor N once the engine serves\n"
 	"      --lock-fd N        file descriptor N holds the lock on PATH.keeper already\n"
@@ -79,21 +77,13 @@ static const char usage[] =
 	"    > --clients /run/peercache/engine.sock.clients \\\n"
 	"    > -- peercache-engine --config /etc/peercache/engine.conf\n";
 
-enum {
-	OPTION_SOCKET = 256,
-	OPTION_CLIENTS,
-	OPTION_LOCK_FD,
-	OPTION_READY_FD,
-	OPTION_START,
-	OPTION_STOP
-};
+enum { OPTION_SOCKET = 256, OPTION_CLIENTS, OPTION_LOCK_FD, OPTION_READY_FD, OPTION_STOP };
 
 static const struct option long_options[] = {
 	{"socket", required_argument, NULL, OPTION_SOCKET},
 	{"clients", required_argument, NULL, OPTION_CLIENTS},
 	{"lock-fd", required_argument, NULL, OPTION_LOCK_FD},
 	{"ready-fd", required_argument, NULL, OPTION_READY_FD},
-	{"start-timeout", required_argument, NULL, OPTION_START},
 	{"stop-timeout", required_argument, NULL, OPTION_STOP},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
@@ -137,10 +127,6 @@ static int options_read(int argc, char **argv, struct keeper_options *o)
 			break;
 		case OPTION_READY_FD:
 			good = option_number("ready-fd", optarg, 0, 1 << 20, &o->ready_fd);
-			break;
-		case OPTION_START:
-			good = option_number("start-timeout", optarg, 0, TIMEOUT_MAX_S, &seconds);
-			o->start_timeout_s = (unsigned)seconds;
 			break;
 		case OPTION_STOP:
 			good = option_number("stop-timeout", optarg, 1, TIMEOUT_MAX_S, &seconds);

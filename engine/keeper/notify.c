@@ -24,21 +24,6 @@ bool notify_name_valid(const char *name, size_t bytes)
 	return true;
 }
 
-/* The number that the text consists of, at most NOTIFY_EXTEND_MAX_US; 0: it is no number. */
-static uint64_t notify_microseconds(const char *text, size_t bytes)
-{
-	uint64_t us = 0;
-
-	for (size_t i = 0; i < bytes; i++) {
-		if (text[i] < '0' || text[i] > '9')
-			return 0;
-		us = us * 10 + (uint64_t)(text[i] - '0');
-		if (us > NOTIFY_EXTEND_MAX_US)
-			us = NOTIFY_EXTEND_MAX_US;
-	}
-	return us;
-}
-
 static bool line_is(const char *line, size_t bytes, const char *text)
 {
 	return bytes == strlen(text) && !memcmp(line, text, bytes);
@@ -65,8 +50,6 @@ static const char *line_read(const char *line, size_t bytes, struct notify_messa
 		ret->remove = true;
 	else if (line_is(line, bytes, "BARRIER=1"))
 		ret->barrier = true;
-	else if (line_is(line, bytes, "FDPOLL=0"))
-		ret->poll = false;
 	else if ((value = line_value(line, bytes, "FDNAME=")) != NULL) {
 		size_t length = bytes - (size_t)(value - line);
 
@@ -76,17 +59,13 @@ static const char *line_read(const char *line, size_t bytes, struct notify_messa
 			return "it has two FDNAMEs";
 		memcpy(ret->name, value, length);
 		ret->name[length] = '\0';
-	} else if ((value = line_value(line, bytes, "EXTEND_TIMEOUT_USEC=")) != NULL) {
-		ret->extend_us = notify_microseconds(value, bytes - (size_t)(value - line));
-		if (!ret->extend_us)
-			return "EXTEND_TIMEOUT_USEC is not a number above 0";
 	}
 	return NULL;
 }
 
 int notify_parse(const char *text, size_t bytes, struct notify_message *ret, const char **ret_why)
 {
-	struct notify_message message = {.poll = true};
+	struct notify_message message = {.ready = false};
 	const char *why = NULL;
 	unsigned lines = 0;
 
@@ -101,8 +80,10 @@ int notify_parse(const char *text, size_t bytes, struct notify_message *ret, con
 	}
 	if (!why && message.barrier && lines != 1)
 		why = "BARRIER=1 does not stand alone";
-	if (!why && message.remove && (!message.name[0] || message.store))
-		why = "FDSTOREREMOVE=1 needs an FDNAME and no FDSTORE=1";
+	if (!why && (message.remove || message.store) && !message.name[0])
+		why = "FDSTORE=1 and FDSTOREREMOVE=1 need an FDNAME";
+	if (!why && message.remove && message.store)
+		why = "FDSTORE=1 and FDSTOREREMOVE=1 stand in one message";
 	if (why) {
 		*ret_why = why;
 		return -EINVAL;

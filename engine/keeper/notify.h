@@ -17,10 +17,6 @@
 
 #define NOTIFY_BYTES_MAX 4096u /* longest text of a message */
 #define NOTIFY_NAME_BYTES 256u /* a name of a descriptor is shorter than this */
-/* longest extension of a time-out: one day, in us */
-#define NOTIFY_EXTEND_MAX_US 86400000000ull
-/* name of a descriptor that comes without one */
-#define NOTIFY_NAME_DEFAULT "stored"
 
 /* The fields of a message that the keeper knows. Other fields are ignored. */
 struct notify_message {
@@ -28,8 +24,6 @@ struct notify_message {
 	bool store;                   /* FDSTORE=1: store the descriptors */
 	bool remove;                  /* FDSTOREREMOVE=1: close the descriptors named `name` */
 	bool barrier;                 /* BARRIER=1, which stands alone */
-	bool poll;                    /* false: FDPOLL=0 */
-	uint64_t extend_us;           /* EXTEND_TIMEOUT_USEC; 0: the field is absent */
 	char name[NOTIFY_NAME_BYTES]; /* FDNAME; "" without it */
 };
 

@@ -119,7 +119,6 @@ SEQUENCES = {
     "number_bind": {"aarch64": [r"stlr\s+x"]},
     "word_store": {"aarch64": [r"stlr\s+x"]},
     # is there an address; it was taken
-    "member_former_take": {"aarch64": [r"ldap?r\s+w", r"bl\s.*<former_note", r"stlr\s+wzr"]},
     # was the last address taken; the next one, there is one
     "members_publish": {"aarch64": [r"str\s+x", r"stlr\s+w"]},
     "snapshots_publish": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},

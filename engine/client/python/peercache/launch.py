@@ -50,13 +50,18 @@ class FileLock:
 
         Raises OSError.
         """
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         FileLock.held.add(self)
-        try:
-            fcntl.flock(self.fd, how)
-        except BaseException:
-            self.release()
-            raise
+        self.fd = -1
+        while self.fd < 0:
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self.fd, how)
+            except BaseException:
+                self.release()
+                raise
+            if not os.fstat(self.fd).st_nlink:  # a keeper that has ended removed it meanwhile
+                os.close(self.fd)
+                self.fd = -1
 
     def release(self) -> None:
         """Ends the lock, also for programs that have inherited it. May be called twice."""
@@ -294,6 +299,8 @@ def start(config: Config, command: list[str]) -> bool:
 
 def keeper_ended(config: Config) -> bool:
     """True if no keeper runs for this socket."""
+    if not os.path.exists(config.engine_socket + ".keeper"):
+        return True
     try:
         FileLock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB).release()
         return True
@@ -308,6 +315,8 @@ def wait_ended(config: Config) -> None:
     clients, because the engine is systemd's.
     """
     def free(file: str, how: int) -> bool:
+        if not os.path.exists(config.engine_socket + file):
+            return True
         try:
             FileLock(config.engine_socket + file, how | fcntl.LOCK_NB).release()
             return True

@@ -60,7 +60,7 @@ static const struct {
 	{"ports", THIS_HOST, check_ports, "the ports are free, or the engine's own"},
 	{"time", THIS_HOST, check_time, "the clock of this host is kept right"},
 	{"disk", THIS_HOST, check_disk, "room, file system and device of disk.paths"},
-	{"peer", THIS_HOST, check_peers, "--peer HOST: ports both ways, versions, clocks"},
+	{"peer", THIS_HOST, check_peers, "--peer HOST: its ports can be reached from here"},
 };
 #define CHECKS (sizeof(checks) / sizeof(checks[0]))
 

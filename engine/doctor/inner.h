@@ -133,13 +133,10 @@ void check_mtu(struct doctor *d);
 void check_traffic_class(struct doctor *d);
 void check_lossless(struct doctor *d);
 /* network.c */
-/* Has an interface of this host the address? */
-bool address_is_here(const struct sockaddr *address);
 void check_address(struct doctor *d);
 void check_seeds(struct doctor *d);
 void check_ports(struct doctor *d);
 void check_time(struct doctor *d);
-/* peer.c */
 void check_peers(struct doctor *d);
 /* disk.c */
 void check_disk(struct doctor *d);

@@ -28,7 +28,8 @@
 
 /* ---- the address of this engine -------------------------------------------------------------- */
 
-bool address_is_here(const struct sockaddr *address)
+/* Has an interface of this host the address? */
+static bool address_is_here(const struct sockaddr *address)
 {
 	struct ifaddrs *list;
 	bool here = false;
@@ -137,15 +138,15 @@ static int own_family(const struct settings *s)
 	return literal.ss_family;
 }
 
-static void seed_reach(struct doctor *d, const struct seed_address *seed, const char *where)
+/* Whether something accepts connections at a port of another host. */
+static void reach_tell(struct doctor *d, const char *host, unsigned port, const char *where)
 {
-	enum reach reach = reach_try(seed->host, seed->port, d->options->timeout_ms);
+	enum reach reach = reach_try(host, port, d->options->timeout_ms);
 
 	if (reach == REACH_OPEN)
 		found(d, DOCTOR_OK, where, NULL, "it accepts connections");
 	else if (reach == REACH_REFUSED)
-		found(d, DOCTOR_UNKNOWN, where,
-			"start the engine there; on both hosts: peercachectl doctor --peer HOST",
+		found(d, DOCTOR_UNKNOWN, where, "start the engine there, and run this again",
 			"the host answers, and no engine listens there now, or a firewall rejects");
 	else
 		found(d, DOCTOR_FOUND, where,
@@ -185,7 +186,7 @@ static void seed_examine(struct doctor *d, const struct seed_address *seed)
 	else if (here && seed->port == d->s->cluster_port)
 		found(d, DOCTOR_OK, where, NULL, "this engine itself");
 	else
-		seed_reach(d, seed, where);
+		reach_tell(d, seed->host, seed->port, where);
 }
 
 #define FILE_SEEDS_MAX 32u /* that are examined: each may take the time-out */
@@ -432,9 +433,42 @@ void check_time(struct doctor *d)
 			"the state of the clock cannot be read");
 	else if (t.status & STA_UNSYNC)
 		found(d, DOCTOR_UNKNOWN, "adjtimex()",
-			"chronyc tracking, or timedatectl timesync-status; --peer HOST compares clocks",
+			"chronyc tracking, or timedatectl timesync-status",
 			"nothing has told the kernel that the clock is right");
 	else
 		found(d, DOCTOR_OK, "adjtimex()", NULL, "synchronized, within %.1f ms",
 			(double)t.maxerror / 1000);
+}
+
+static void peer_examine(struct doctor *d, const char *text)
+{
+	struct port_use list[PORTS_MAX];
+	unsigned count = ports_list(&d->listening, list);
+	struct seed_address peer;
+	char where[160];
+
+	snprintf(where, sizeof(where), "%s", text);
+	if (seed_parse(where, (uint16_t)d->s->cluster_port, &peer) < 0) {
+		found(d, DOCTOR_UNKNOWN, text, "--peer HOST or --peer HOST:PORT", "not an address");
+		return;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		for (unsigned n = 0; list[i].listens && list[i].port && n < list[i].ports; n++) {
+			/* cluster.port is that of --peer; the others are as here */
+			unsigned port = i ? list[i].port + n : peer.port;
+
+			snprintf(where, sizeof(where), "%s port %u (%s)", peer.host, port,
+				list[i].setting);
+			reach_tell(d, peer.host, port, where);
+		}
+	}
+}
+
+void check_peers(struct doctor *d)
+{
+	if (!d->options->peer[0])
+		found(d, DOCTOR_UNKNOWN, "--peer", "peercachectl doctor --peer HOST, on each host",
+			"of other hosts only the cluster.port of seeds is examined without --peer HOST");
+	for (unsigned i = 0; i < DOCTOR_PEERS_MAX && d->options->peer[i]; i++)
+		peer_examine(d, d->options->peer[i]);
 }

@@ -3,9 +3,6 @@
 #ifndef DOCTOR_REACH_H
 #define DOCTOR_REACH_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 /* Of several addresses of a host, the first of these counts. */
 enum reach {
 	REACH_OPEN,
@@ -20,19 +17,5 @@ const char *reach_text(enum reach reach);
 enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms);
 /* A listening socket that does not block, or -errno. */
 int reach_listen(const char *host, unsigned port);
-struct reach_request {
-	const char *host, *path;
-	unsigned port, timeout_ms;
-	/* Called at least every 50 ms while the answer is awaited: two doctors may ask each other,
-	 * and each answers only here. */
-	void (*idle)(void *context);
-	void *context;
-	bool *opened; /* set to true if the port is open */
-};
-/*
- * GET of `path` over HTTP: the body, up to `bytes` - 1 bytes of it. Returns false if no status 200
- * came in time.
- */
-bool reach_get(const struct reach_request *request, char *ret, size_t bytes);
 
 #endif

@@ -5,7 +5,6 @@ Trees are the sys and proc of another host, in a folder. The other hosts are thi
 of its own, with files bound over those of the kernel, with low limits, or with a cgroup.
 """
 
-import http.server
 import json
 import os
 import re
@@ -16,8 +15,6 @@ import socket
 import subprocess
 import tempfile
 import textwrap
-import threading
-import time
 import unittest
 
 import harness
@@ -38,11 +35,6 @@ LIMITS = ("Limit                     Soft Limit           Hard Limit           U
           "Max locked memory         8388608              unlimited            bytes\n"
           "Max address space         unlimited            unlimited            bytes")
 
-
-VERSION = harness.run([harness.program("tools/peercachectl"), "--version"], capture_output=True,
-                      text=True).stdout.split()[-1]
-with open(os.path.join(harness.ROOT, "engine", "abi", "wire.h"), encoding="ascii") as wire:
-    WIRE = int(re.search(r"#define WIRE_VERSION (\d+)", wire.read())[1])
 
 
 def healthy_tree():
@@ -485,20 +477,6 @@ class Host(Cases):
         self.named(findings, "settings", "settings", "--check")
         self.assertNotIn("ok", {f["state"] for f in findings if f["check"] == "ports"})
 
-    def test_the_own_name_is_this_host_although_its_address_is_loopback(self):
-        hosts = os.path.join(self.folder(), "hosts")
-        with open(hosts, "w", encoding="ascii") as f:
-            f.write("127.0.0.1 localhost\n127.0.1.1 pc-own.test pc-own pc-owner\n")
-        before = self.namespaces(f"mount --bind {hosts} /etc/hosts && hostname pc-own && "
-                                 "ip link set lo up", "--mount", "--uts", "--net")
-        names = ["pc-own", "PC-own.test", "pc-owner", "localhost"]
-        findings = self.look(before=before, words=(
-            "--timeout-ms", "100", *[word for name in names for word in ("--peer", name)]))
-        self.assertEqual([(f["where"], f["text"]) for f in findings
-                          if f["check"] == "peer" and f["state"] == "none"],
-                         [(name, "this host itself") for name in names[:2]])
-        self.assertNotIn("pc-own port", " ".join(f["where"] for f in findings))
-
     def test_disks_that_do_not_fit_are_found(self):
         disk = self.folder()
         few = ("disk.bytes=64MiB", "disk.segment_bytes=8MiB")
@@ -598,77 +576,6 @@ class Host(Cases):
                    "run peercache-engine --check", "unknown")
 
 
-class Peers(Cases, harness.ClusterTest):
-    """Two hosts in network namespaces."""
-
-    def setUp(self):
-        if os.geteuid():
-            self.skipTest("network namespaces need root")
-        self.hosts = harness.cluster.Namespaces(2)
-        self.addCleanup(self.hosts.close)
-
-    def start_doctor(self, i, *values, milliseconds=4000, port="", peers=None):
-        """The doctor on host i, with the other one as its peer, at that port, or with these."""
-        words = small(f"cluster.address={self.hosts.addresses[i]}", "metrics.port=31997",
-                      "soft.link=tcp", "soft.port=7000", "rail.devices=soft,soft",
-                      f"engine.socket=/tmp/none-{os.getpid()}.sock", *values, port=31998)
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.hosts.names[i], harness.program("tools/peercachectl"),
-             "--json", "--timeout-ms", str(milliseconds), "doctor",
-             *[word for peer in peers or [self.hosts.addresses[1 - i] + port]
-               for word in ("--peer", peer)], *words], stdout=subprocess.PIPE, text=True)
-
-    def findings(self, process):
-        out, _ = harness.cluster.communicate(process, 60 * harness.SLOW)
-        return [f for f in json.loads(out)["findings"] if f["check"] == "peer"]
-
-    def test_ports_are_open_in_both_directions(self):
-        for values in [], ["cluster.address=auto"]:
-            found = [self.findings(p) for p in [
-                self.start_doctor(i, *values, milliseconds=30000) for i in (0, 1)]]
-            for one in found:
-                self.assertEqual({f["state"] for f in one}, {"ok"}, one)
-                self.assertEqual(len(one), 2 * 4,
-                                 "cluster, metrics and two software NICs, both ways")
-
-    def test_each_end_has_a_port_of_its_own(self):
-        ports = [31001, 31002]
-        found = [self.findings(p) for p in [
-            self.start_doctor(i, f"cluster.port={ports[i]}", milliseconds=30000,
-                              port=f":{ports[1 - i]}") for i in (0, 1)]]
-        for i, one in enumerate(found):
-            self.assertEqual({f["state"] for f in one}, {"ok"}, one)
-            self.assertLessEqual(
-                {f"port {ports[i]} of this host (cluster.port)",
-                 f"{self.hosts.addresses[1 - i]} port {ports[1 - i]} (cluster.port)"},
-                {f["where"] for f in one})
-
-    def test_both_hosts_may_be_named_on_both(self):
-        found = [self.findings(p) for p in [
-            self.start_doctor(i, milliseconds=30000, peers=self.hosts.addresses) for i in (0, 1)]]
-        for i, one in enumerate(found):
-            self.assertEqual([f["where"] for f in one if f["state"] != "ok"],
-                             [self.hosts.addresses[i]], one)
-            self.named(one, "peer", self.hosts.addresses[i], "", "none")
-
-    def test_a_firewall_is_found_from_both_ends(self):
-        """What host 1 sends is dropped, as by a firewall: no connection comes about."""
-        self.hosts.cut(1, 0, one_way=True)
-        found = [self.findings(p) for p in [self.start_doctor(i, milliseconds=1000)
-                                            for i in (0, 1)]]
-        for one in found:
-            self.named(one, "peer", "port 31998 (cluster.port)", r"nft add rule .* 31998 accept")
-            self.named(one, "peer", "port 31998 of this host", r"nft add rule .* 31998 accept",
-                       "unknown")
-            self.assertIn("from here: no answer: a firewall drops",
-                          " ".join(f["text"] for f in one))
-
-    def test_silence_is_found_and_the_way_back_is_unknown(self):
-        found = self.findings(self.start_doctor(0, milliseconds=300))
-        self.named(found, "peer", "port 31998 (cluster.port)", r"start the engine")
-        self.named(found, "peer", "port 31998 of this host", r"--peer and this host", "unknown")
-
-
 class Kept(Cases, harness.ClusterTest):
     def test_a_keeper_whose_file_was_replaced_is_found(self):
         engines = harness.cluster.Cluster(harness.BUILD, 1, "16MiB", keeper=True,
@@ -689,63 +596,8 @@ class Kept(Cases, harness.ClusterTest):
         self.stop_cleanly(engines)
 
 
-class Played(Cases):
-    """An engine of another host that is played: its HTTP port and its cluster port."""
-
-    def findings(self, **report):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):  # pylint: disable=invalid-name
-                now = int(time.time() * 1000)
-                body = json.dumps({
-                    "age_ms": 3000, "time_ms": now - 3000 + report.get("ahead_ms", 0),
-                    "cluster": "default",
-                    "version": report.get("version", VERSION), "wire": report.get("wire", WIRE),
-                    "members": []}).encode()
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        Handler.protocol_version = "HTTP/1.1"
-        with http.server.HTTPServer(("127.0.0.2", 0), Handler) as server, \
-                socket.socket() as port:
-            port.bind(("127.0.0.2", 0))
-            port.listen()
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            found, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
-                              f"127.0.0.2:{port.getsockname()[1]}", *small(
-                                  f"metrics.port={server.server_port}",
-                                  "engine.socket=/nowhere/e.sock"))
-            server.shutdown()
-        return [f for f in found if f["check"] == "peer"]
-
-    def test_a_peer_without_a_report_is_unknown_if_the_way_back_is(self):
-        """Another program has the cluster port here, as an engine that serves has."""
-        with socket.socket() as here, socket.socket() as there:
-            for one, address in (here, "127.0.0.1"), (there, "127.0.0.2"):
-                one.bind((address, 0))
-                one.listen()
-            findings, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
-                                 f"127.0.0.2:{there.getsockname()[1]}",
-                                 *small("engine.socket=/nowhere/e.sock",
-                                        port=here.getsockname()[1]))
-        self.named(findings, "peer", "127.0.0.2", "same metrics.port on both", "unknown")
-
-    def test_a_clock_that_differs_is_found(self):
-        self.assertIn("its clock is within a second", [f["text"] for f in self.findings()])
-        for ahead_ms in (-5000, 5000):
-            self.named(self.findings(ahead_ms=ahead_ms), "peer", "127.0.0.2", "chronyc")
-
-    def test_another_version_is_found(self):
-        self.named(self.findings(version="9.9.9"), "peer", "127.0.0.2", "one version")
-        self.named(self.findings(wire=WIRE - 1), "peer", "127.0.0.2", "one version")
-        self.named(self.findings(), "peer", "127.0.0.2", "start the engine here", "unknown")
-
-
 class Running(Cases, harness.ClusterTest):
-    def test_engines_tell_of_each_other(self):
+    def test_the_ports_of_another_host_are_tried(self):
         engines = harness.cluster.Cluster(
             harness.BUILD, 2, "16MiB", netns=True, link="tcp",
             settings=["engine.huge_pages=no", "metrics.port=31997"])
@@ -757,23 +609,24 @@ class Running(Cases, harness.ClusterTest):
         engines.start()
         names, addresses = engines.netns.names, engines.netns.addresses
 
-        def look(*words):
+        def look(*words, peer=addresses[1]):
             done = harness.run(
                 ["ip", "netns", "exec", names[0], harness.program("tools/peercachectl"),
-                 "--json", "--socket", engines.sockets[0], "doctor", "--peer", addresses[1],
-                 *words], capture_output=True, text=True)
+                 "--json", "--socket", engines.sockets[0], "doctor", "--peer", peer, *words],
+                capture_output=True, text=True)
             return [f for f in json.loads(done.stdout)["findings"] if f["check"] == "peer"]
 
-        # the report that the other engine serves may be older than the cluster
-        found = harness.wait_for(lambda: (lambda f: f if "its engine has this one as a member" in
-                                          [x["text"] for x in f] else None)(look()), 20, "known")
-        self.assertIn("its clock is within a second", [f["text"] for f in found])
-        self.assertEqual({f["state"] for f in found}, {"ok"}, found)
-        found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}"))
-        self.named(found, "peer", addresses[1], "set the same cluster.id")
-        found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}",
-                               "metrics.port=0"))
-        self.named(found, "peer", addresses[1], "same metrics.port on both", "unknown")
+        found = look()
+        self.assertEqual([(f["where"], f["state"]) for f in found],
+                         [(f"{addresses[1]} port {port} ({name})", "ok") for port, name in (
+                             (31998, "cluster.port"), (31997, "metrics.port"))])
+        found = look(*settings("metrics.port=0"), peer=addresses[1] + ":9")
+        self.named(found, "peer", f"{addresses[1]} port 9 (cluster.port)",
+                   r"start the engine there", "unknown")
+        engines.netns.cut(1, 0, one_way=True)  # as by a firewall
+        for f in look("--timeout-ms", "500"):
+            self.assertIn("no answer: a firewall drops", f["text"])
+            self.assertEqual(f["state"], "found")
 
     def memory(self, *words):
         """What is said of the memory; what is not known is not "ok"."""

@@ -349,8 +349,8 @@ class Store(Keeper):
         for text in ("FDSTORE=1\nFDNAME=", "FDSTORE=1\nFDNAME=" + "x" * 256,
                      "FDSTORE=1\nFDNAME=a:b", "FDSTORE=1\nFDNAME=a\nFDNAME=b",
                      "FDSTORE=1\nFDNAME=a\0b", "FDSTORE=1\nFDNAME=ä", "BARRIER=1\nFDSTORE=1",
-                     "FDSTORE=1\nFDSTOREREMOVE=1\nFDNAME=a", "FDSTOREREMOVE=1", "FDSTORE=1", "FDSTORE=11", "",
-                     "FDSTORE=1\n" + "x" * 5000,
+                     "FDSTORE=1\nFDSTOREREMOVE=1\nFDNAME=a", "FDSTOREREMOVE=1", "FDSTORE=1",
+                     "FDSTORE=11", "", "FDSTORE=1\n" + "x" * 5000,
                      "STATUS=FDSTORE=1"):
             engine.tell(text, "memfd:x", "pipe")
             self.assertEqual(self.fds(keeper), before, text[:40])

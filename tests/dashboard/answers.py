@@ -175,7 +175,7 @@ def batches(get, exists):
 def summary(**different):
     return {"findings": 0, "uptime_s": 18000, "rails": 8, "rails_up": 8, "members_up": 200,
             "members_down": 0, "pool_used_ratio": 0.785, "directory_used_ratio": 0.381,
-            "get_hit_ratio": 0.93, "get_local_ratio": 0.353, "get_remote_ratio": 0.577,
+            "get_hit_ratio": 0.93,
             "get_bytes_per_second": 21400000000, "set_bytes_per_second": 3100000000,
             "get_pages_per_second": 46400, "evicted_pages_per_second": 412, "moving": False,
             "behind": False, "stopping": False, **batches(14500, 0), **different}
@@ -219,12 +219,11 @@ def cluster(members=3, bad=False):
     one = cluster_row(0)["summary"]
     sums = ("get_bytes_per_second", "set_bytes_per_second", "get_pages_per_second",
             "evicted_pages_per_second")
-    ratios = ("get_hit_ratio", "get_local_ratio", "get_remote_ratio")
     return {"age_ms": 120, "up": members - down - silent, "silent": silent, "down": down,
             "members": members, "others": others(rows), "shown": len(rows), "asked": answered,
             "rows": rows,
             "totals": {**{name: one[name] * answered for name in sums},
-                       **{name: one[name] if answered else -1 for name in ratios},
+                       "get_hit_ratio": one["get_hit_ratio"] if answered else -1,
                        "rails": 8 * answered, "rails_up": 8 * answered - bad, "moving": int(bad),
                        "behind": 0, **batches(14500 * answered, 0)}}
 

@@ -58,7 +58,7 @@ struct summary {
 	uint16_t pool_used;                /* 1/1000 of the pools of all rails */
 	uint16_t directory_used;           /* 1/1000 of the shard's entries */
 	/* 1/1000 of the pages read in the window, or SUMMARY_NONE; their sum is at most 1000 */
-	uint16_t hit_local, hit_remote;
+	uint16_t hits, unused;
 	uint16_t window_ms; /* time that rates, shares and histograms cover */
 	uint32_t uptime_s;
 	uint64_t get_bytes_per_s, set_bytes_per_s;
@@ -71,7 +71,7 @@ struct summary {
 	uint8_t latency[SUMMARY_CALLS][SUMMARY_BUCKETS]; /* batches: summary_code() */
 };
 static_assert(sizeof(struct summary) == SUMMARY_BYTES, "sent as it is");
-static_assert(offsetof(struct summary, hit_local) == 14, "sent as it is");
+static_assert(offsetof(struct summary, hits) == 14, "sent as it is");
 static_assert(offsetof(struct summary, get_bytes_per_s) == 24, "sent as it is");
 static_assert(offsetof(struct summary, finding) == 48, "sent as it is");
 static_assert(offsetof(struct summary, dashboard_port) == 72, "sent as it is");

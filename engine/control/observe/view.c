@@ -114,16 +114,6 @@ static void summary_finding_check(char finding[SUMMARY_FINDING_BYTES])
 	memset(finding + (good ? bytes : 0), 0, SUMMARY_FINDING_BYTES - (good ? bytes : 0));
 }
 
-static void summary_hits_check(struct summary *s)
-{
-	if (s->hit_local == SUMMARY_NONE || s->hit_remote == SUMMARY_NONE) {
-		s->hit_local = s->hit_remote = SUMMARY_NONE;
-		return;
-	}
-	s->hit_local = (uint16_t)value_at_most(s->hit_local, 1000);
-	s->hit_remote = (uint16_t)value_at_most(s->hit_remote, 1000u - s->hit_local);
-}
-
 static void summary_latency_check(uint8_t codes[SUMMARY_BUCKETS])
 {
 	uint64_t n = 0;
@@ -149,7 +139,8 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 	s->members_down = (uint16_t)value_at_most(s->members_down, SUMMARY_MEMBERS_MAX);
 	s->pool_used = (uint16_t)value_at_most(s->pool_used, 1000);
 	s->directory_used = (uint16_t)value_at_most(s->directory_used, 1000);
-	summary_hits_check(s);
+	if (s->hits != SUMMARY_NONE)
+		s->hits = (uint16_t)value_at_most(s->hits, 1000);
 	s->window_ms = (uint16_t)value_at_most(s->window_ms, SUMMARY_WINDOW_MS_MAX);
 	s->get_bytes_per_s = value_at_most(s->get_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
 	s->set_bytes_per_s = value_at_most(s->set_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
@@ -189,9 +180,7 @@ static void summary_rates_fill(const struct snapshot *s, struct summary *ret)
 	ret->get_pages_per_s = (uint32_t)summary_value(r->get_pages_per_second, SUMMARY_PER_S_MAX);
 	ret->evictions_per_s =
 		(uint32_t)summary_value(r->evicted_pages_per_second, SUMMARY_PER_S_MAX);
-	ret->hit_local = summary_ratio(r->get_local_ratio);
-	ret->hit_remote = summary_ratio(r->get_remote_ratio);
-	summary_hits_check(ret);
+	ret->hits = summary_ratio(r->get_hit_ratio);
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
 		uint64_t latency[LATENCY_BUCKETS];
 
@@ -477,7 +466,7 @@ struct row {
 struct totals {
 	unsigned asked, moving, behind, rails, rails_up;
 	uint64_t get_bytes_per_s, set_bytes_per_s, get_pages_per_s, evictions_per_s;
-	uint64_t hit_local, hit_remote, pages; /* hits in 1/1000 of pages */
+	uint64_t hits, pages; /* hits in 1/1000 of pages */
 	struct summary_merged merged;
 };
 
@@ -534,14 +523,6 @@ static void json_ratio(struct json *j, const char *name, unsigned permille)
 	json_real(j, name, permille == SUMMARY_NONE ? -1 : permille / 1e3);
 }
 
-/* Names are those of figures.def. */
-static void json_hits(struct json *j, unsigned local, unsigned remote)
-{
-	json_ratio(j, "get_hit_ratio", local == SUMMARY_NONE ? local : local + remote);
-	json_ratio(j, "get_local_ratio", local);
-	json_ratio(j, "get_remote_ratio", remote);
-}
-
 static void json_batches(struct json *j, const struct summary_merged *merged)
 {
 	static const struct {
@@ -579,7 +560,7 @@ static void json_summary(struct json *j, const struct summary *s)
 	json_count(j, "members_down", s->members_down);
 	json_ratio(j, "pool_used_ratio", s->pool_used);
 	json_ratio(j, "directory_used_ratio", s->directory_used);
-	json_hits(j, s->hit_local, s->hit_remote);
+	json_ratio(j, "get_hit_ratio", s->hits);
 	json_count(j, "get_bytes_per_second", s->get_bytes_per_s);
 	json_count(j, "set_bytes_per_second", s->set_bytes_per_s);
 	json_count(j, "get_pages_per_second", s->get_pages_per_s);
@@ -658,9 +639,8 @@ static void totals_add(struct totals *t, const struct summary *s)
 	t->set_bytes_per_s += s->set_bytes_per_s;
 	t->get_pages_per_s += s->get_pages_per_s;
 	t->evictions_per_s += s->evictions_per_s;
-	if (s->hit_local != SUMMARY_NONE) {
-		t->hit_local += (uint64_t)s->hit_local * s->get_pages_per_s;
-		t->hit_remote += (uint64_t)s->hit_remote * s->get_pages_per_s;
+	if (s->hits != SUMMARY_NONE) {
+		t->hits += (uint64_t)s->hits * s->get_pages_per_s;
 		t->pages += s->get_pages_per_s;
 	}
 	summary_merge(&t->merged, s);
@@ -668,15 +648,12 @@ static void totals_add(struct totals *t, const struct summary *s)
 
 static void json_totals(struct json *j, const struct totals *t)
 {
-	bool read = t->pages;
-
 	json_open(j, "totals", "{");
 	json_count(j, "get_bytes_per_second", t->get_bytes_per_s);
 	json_count(j, "set_bytes_per_second", t->set_bytes_per_s);
 	json_count(j, "get_pages_per_second", t->get_pages_per_s);
 	json_count(j, "evicted_pages_per_second", t->evictions_per_s);
-	json_hits(j, read ? (unsigned)(t->hit_local / t->pages) : SUMMARY_NONE,
-		read ? (unsigned)(t->hit_remote / t->pages) : SUMMARY_NONE);
+	json_ratio(j, "get_hit_ratio", t->pages ? (unsigned)(t->hits / t->pages) : SUMMARY_NONE);
 	json_count(j, "rails", t->rails);
 	json_count(j, "rails_up", t->rails_up);
 	json_count(j, "moving", t->moving);

@@ -93,8 +93,7 @@ function showTotals(cluster) {
     `${wordsOfCount(all.get_pages_per_second)} pages/s, ` +
       `${wordsOfPerSecond(all.evicted_pages_per_second)} evicted`]);
   tile("cluster-hits", "ok", wordsOfShare(all.get_hit_ratio), [
-    all.get_hit_ratio < 0 ? "No get in the last 10 s." :
-      `local ${wordsOfShare(all.get_local_ratio)}, remote ${wordsOfShare(all.get_remote_ratio)}`]);
+    all.get_hit_ratio < 0 ? "No get in the last 10 s." : "of the pages of get, last 10 s"]);
   tile("cluster-rails", out ? "warning" : "ok", `${all.rails_up} of ${all.rails} in use`, [
     out ? `!${plural(out, "rail")} out of use` : "No rail is out of use.",
     all.moving || all.behind ? `!directory: ${all.moving} moving, ${all.behind} incomplete` :

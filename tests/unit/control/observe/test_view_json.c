@@ -46,8 +46,7 @@ static void summary(struct snapshot_member *m, unsigned severity, const char *fi
 		.severity = (uint8_t)severity,
 		.rails = 2,
 		.rails_up = 1,
-		.hit_local = SUMMARY_NONE,
-		.hit_remote = SUMMARY_NONE,
+		.hits = SUMMARY_NONE,
 		.get_bytes_per_s = 10,
 		.get_pages_per_s = 0};
 	snprintf(m->summary.finding, sizeof(m->summary.finding), "%s", finding);
@@ -171,17 +170,15 @@ static void hits_are_weighted_by_pages(void **state)
 
 	(void)state;
 	summary(member("idle", SNAPSHOT_UP), SEVERITY_OK, "", 0);
-	expect("v[\"totals\"][\"get_local_ratio\"] == v[\"totals\"][\"get_hit_ratio\"] == -1");
+	expect("v[\"totals\"][\"get_hit_ratio\"] == -1");
 	summary(a = member("a", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	summary(b = member("b", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	a->summary.get_pages_per_s = 300;
-	a->summary.hit_local = 1000;
-	a->summary.hit_remote = 0;
+	a->summary.hits = 1000;
 	b->summary.get_pages_per_s = 100;
-	b->summary.hit_local = 0;
-	b->summary.hit_remote = 600;
-	expect("(v[\"totals\"][\"get_local_ratio\"], v[\"totals\"][\"get_remote_ratio\"], v[\"totals\"][\"get_hit_ratio\"], v[\"totals\"][\"get_pages_per_second\"]) == (.75, .15, .9, 400)");
-	expect("r[\"idle\"][\"summary\"][\"get_hit_ratio\"] == -1 and r[\"b\"][\"summary\"][\"get_remote_ratio\"] == r[\"b\"][\"summary\"][\"get_hit_ratio\"] == .6");
+	b->summary.hits = 600;
+	expect("(v[\"totals\"][\"get_hit_ratio\"], v[\"totals\"][\"get_pages_per_second\"]) == (.9, 400)");
+	expect("r[\"idle\"][\"summary\"][\"get_hit_ratio\"] == -1 and r[\"b\"][\"summary\"][\"get_hit_ratio\"] == .6");
 }
 
 static void at_most_64_rows_of_many_members_are_shown(void **state)
@@ -255,8 +252,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	moment_make(&s, &s.past);
 	s.taken_ns += 10000000000ull;
 	get_calls(&s.clients, 12, 4000);
-	s.clients.get_local += 1000;
-	s.clients.get_remote += 2000;
+	s.clients.calls[STATISTICS_GET].result[STATISTICS_HIT] += 3000;
 	s.clients.get_bytes += 5000000;
 	other_calls(&s.clients, 1);
 	s.counter[COUNTER_pages_evicted] += 30;
@@ -268,8 +264,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	assert_int_equal(own.set_bytes_per_s, 700000);
 	assert_int_equal(own.get_pages_per_s, 400);
 	assert_int_equal(own.evictions_per_s, 3);
-	assert_int_equal(own.hit_local, 250);
-	assert_int_equal(own.hit_remote, 500);
+	assert_int_equal(own.hits, 750);
 	assert_int_equal(own.pool_used, 250);
 	assert_int_equal(own.directory_used, 250);
 	assert_int_equal(own.rails, 2);
@@ -289,7 +284,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	moment_make(&s, &s.past); /* no time and no calls since: nothing to divide by */
 	recents_make(&s, &s.past, &s.recent);
 	view_summary_make(&s, &own);
-	assert_int_equal(own.hit_local, SUMMARY_NONE);
+	assert_int_equal(own.hits, SUMMARY_NONE);
 	assert_int_equal(own.get_bytes_per_s + own.get_pages_per_s, 0);
 }
 

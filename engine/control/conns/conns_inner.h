@@ -277,6 +277,14 @@ static inline void conn_health_watch(struct conns *conns, struct conn_health *he
 	health->watched = true;
 }
 
+/* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
+static inline bool rail_out(const struct control *control, unsigned rail)
+{
+	const struct rail_health *h = &control->conns->health[rail];
+
+	return h->port || h->slow || h->lost;
+}
+
 /* ---- conns.c --------------------------------------------------------------------------------- */
 
 /* Starts the next driver call that the connection needs, unless a call is in progress. */
@@ -321,8 +329,6 @@ static inline void rail_out_bit_set(uint32_t *word, unsigned rail, bool out)
 	shm_store(word, out ? bits | 1u << rail : bits & ~(1u << rail));
 }
 
-/* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
-bool rail_out(const struct control *control, unsigned rail);
 /* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
 void rail_leaves(struct control *control, unsigned rail);
 /*

@@ -56,13 +56,6 @@
 
 /* ---- rails in use and out of use ------------------------------------------------------------- */
 
-bool rail_out(const struct control *control, unsigned rail)
-{
-	const struct rail_health *h = &control->conns->health[rail];
-
-	return h->port || h->slow || h->lost;
-}
-
 void rail_leaves(struct control *control, unsigned rail)
 {
 	rail_out_bit_set(&control->status->rails_out, rail, true);

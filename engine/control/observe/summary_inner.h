@@ -57,7 +57,7 @@ struct summary {
 	uint16_t members_up, members_down; /* as the sender sees them; down: silent or down */
 	uint16_t pool_used;                /* 1/1000 of the pools of all rails */
 	uint16_t directory_used;           /* 1/1000 of the shard's entries */
-	/* 1/1000 of the pages read in the window, or SUMMARY_NONE; their sum is at most 1000 */
+	/* `hits`: 1/1000 of the pages of get in the window, or SUMMARY_NONE */
 	uint16_t hits, unused;
 	uint16_t window_ms; /* time that rates, shares and histograms cover */
 	uint32_t uptime_s;

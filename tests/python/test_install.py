@@ -126,8 +126,9 @@ def free_port():
 
 def main():
     with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
-        python = os.path.join(folder, "venv", "bin", "python")
-        status, out = run(sys.executable, "-m", "venv", os.path.join(folder, "venv"))
+        venv = os.path.join(folder, "a venv")  # a blank, as Conda and users have
+        python = os.path.join(venv, "bin", "python")
+        status, out = run(sys.executable, "-m", "venv", venv)
         if status:
             print("skipped: python3 -m venv failed; install python3-venv:", out[-500:])
             return 77

@@ -254,8 +254,7 @@ class Rules(unittest.TestCase):
                 found = tidy.Findings()
                 tidy.check_prose(path, text, found)
                 self.assertEqual([row[1] for row in found.rows], lines)
-        self.assertTrue(tidy.has_prose("tools/run", "#!/bin/sh
-"))
+        self.assertTrue(tidy.has_prose("tools/run", "#!/bin/sh\n"))
         self.assertFalse(tidy.has_prose("LICENSE", ""))
 
     def test_subjects_of_commits_have_an_area_and_a_length(self):

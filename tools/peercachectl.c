@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercachectl: prints the state of a running engine, and stores, reads and removes files. This
+ * peercachectl: prints the state of a running engine, and stores, reads and removes values. This
  * file parses the command line; the commands are in ctl_*.c. One thread.
  */
 #include <getopt.h>
@@ -13,7 +13,7 @@
 
 static const char help[] =
 	"Usage: peercachectl [OPTION]... COMMAND\n"
-	"Shows the state of a running engine; stores, fetches and removes files.\n\n"
+	"Shows the state of a running engine; stores, fetches and removes values.\n\n"
 	"Commands:\n"
 	"  status               print the state and the counters of the engine of this host\n"
 	"  health               print what is wrong, worst first\n"
@@ -29,9 +29,9 @@ static const char help[] =
 	"                       disks, limits, versions; each finding with its fix\n"
 	"  restart              end the engine in order; its keeper, or systemd, starts the next one\n"
 	"                       with the same pages\n"
-	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
+	"  put KEY FILE         store a file of up to 65520 bytes (\"-\": standard input)\n"
 	"  put KEY --string S   store a string\n"
-	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
+	"  get KEY [-o FILE]    write the value to FILE (default: standard output)\n"
 	"  exists KEY...        print whether a member of the cluster has it\n"
 	"  rm KEY...            remove it from the cluster\n"
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"

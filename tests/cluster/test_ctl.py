@@ -232,22 +232,18 @@ class Output(harness.ClusterTest):
 
 
 class Files(harness.ClusterTest):
-    def test_what_cannot_be_kept_is_not_stored_and_leaves_nothing(self):
-        """The first pages of a file that is larger than the pool are evicted by its last ones."""
+    def test_a_value_has_a_limit(self):
         engines = self.start(1, pool_bytes="16MiB")
         with tempfile.NamedTemporaryFile() as file:
-            file.truncate(64 << 20)
-            done = ctl(engines.sockets[0], "put", "large", file.name)
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn("large: full: the pools of this host have no room: raise engine.pool",
-                          done.stderr)
-            file.truncate(8 << 20)
-            # the slots of the file that was not kept rest before they are free
-            stored = harness.wait_for(
-                lambda: ctl(engines.sockets[0], "put", "small", file.name).stdout, 30, "room")
-            self.assertEqual(stored, "small: stored 8388608 bytes\n")
-            self.assertEqual(ctl(engines.sockets[0], "get", "small").returncode, 0)
-            self.assertEqual(engines.figure(0, "pages"), 9)  # 8 of the file, and its manifest
+            file.truncate(65520)
+            done = ctl(engines.sockets[0], "put", "a", file.name)
+            self.assertEqual(done.stdout, "a: stored 65520 bytes\n")
+            file.truncate(65521)
+            for words in ([file.name], ["--string", "x" * 65521]):
+                done = ctl(engines.sockets[0], "put", "a", *words)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("put stores at most 65520 bytes under a key", done.stderr)
+        self.assertEqual(ctl(engines.sockets[0], "get", "a").stdout, "\0" * 65520)
         self.stop_cleanly(engines)
 
     def test_two_puts_of_one_key_at_one_time_are_both_stored(self):
@@ -339,13 +335,13 @@ class Bench(harness.ClusterTest):
                       ("exists", "--absent"), ("get", "--absent"), ("set", "--present"),
                       ("remove",)):
             before = engines.status(0)["counters"]["pages_published"]
-            self.assertEqual(run(*words, "--working-set", "1MiB"), [0, 2], words)
+            self.assertEqual(run(*words, "--working-set", "1MiB"), [0, 1], words)
             stored = engines.status(0)["counters"]["pages_published"] - before
             self.assertEqual(stored > 0, words == ("set",), words)
         # the pool is too small: it ends with an error
         self.assertEqual(run("get", "--working-set", "64MiB", "--page-bytes", "16MiB", "--batch", 1,
-                             status=2), [0, 2])
-        self.assertEqual(run("get", "--working-set", "1MiB", "--keep-pages"), [0, 258])
+                             status=2), [0, 1])
+        self.assertEqual(run("get", "--working-set", "1MiB", "--keep-pages"), [0, 257])
         self.assertEqual(ctl(engines.sockets[1], "get", "a").stdout, "x")
         self.stop_cleanly(engines)
 

@@ -69,7 +69,7 @@ class Healthy(Explain):
                 self.assertEqual(list(self.owners(shown).values()), ["present"] * 2)
                 self.assertEqual([(h["name"], h["state"], h["proven"], h["bytes"])
                                   for h in shown["holders"]],
-                                 [(self.name(engines, holder), "page", True, 32)])
+                                 [(self.name(engines, holder), "page", True, 65536)])
                 self.assertEqual(shown["holders"][0]["here"], socket == engines.sockets[holder])
             self.assertEqual(len(hashes), 1)
         shown = self.expect(engines.sockets[0], "never stored", 1, "absent")

@@ -195,15 +195,15 @@ class Ports(Base):
         for i in (0, 1):
             hosts.tell(i, LAST, PORT, 1)
         self.reads_both_ways(hosts, "with the link")
-        # the benchmark leaves none of its pages; each value has a manifest, too
+        # the benchmark leaves none of its pages
         for key in range(4 * RAILS):
             harness.run([harness.program("tools/peercachectl"), "--socket", hosts.sockets[0],
                          "put", f"kept{key}", "--string", "page"], check=True,
                         capture_output=True)
-        harness.wait_for(lambda: hosts.figure(0, "pages") == 8 * RAILS, 10, "pages are kept")
+        harness.wait_for(lambda: hosts.figure(0, "pages") == 4 * RAILS, 10, "pages are kept")
         hosts.crash(0)
         self.is_down(hosts, 0, LAST)
-        harness.wait_for(lambda: hosts.figure(0, "pages") == 8 * RAILS, 10, "they are adopted")
+        harness.wait_for(lambda: hosts.figure(0, "pages") == 4 * RAILS, 10, "they are adopted")
         self.reads_both_ways(hosts, "after the restart, without the link", range(LAST))
         hosts.tell(0, LAST, PORT, 1)
         self.reads_both_ways(hosts, "after the restart, with the link")

@@ -240,10 +240,10 @@ class Clients(harness.ClusterTest):
         self.assertIn("pool_bytes", err)
         self.stop_cleanly(engines)
 
-    def test_ctl_puts_gets_and_removes_files(self):
+    def test_ctl_puts_gets_and_removes_values(self):
         engines = self.start(2, pool_bytes="64MiB")
         a, b = engines.sockets
-        data = os.urandom((5 << 20) + 123)
+        data = os.urandom(60123)
         with tempfile.TemporaryDirectory() as d:
             with open(f"{d}/in", "wb") as f:
                 f.write(data)

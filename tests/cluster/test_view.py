@@ -79,7 +79,7 @@ class View(harness.ClusterTest):
                     and view["totals"]["rails"] == 2)
         harness.wait_for(is_first_and_counts_in_nothing, 20, "the killed engine is down")
 
-    def test_reads_and_writes_show_in_the_merged_percentiles(self):
+    def test_reads_and_writes_show_in_the_percentiles_of_all(self):
         engines = self.start(2)
         bench = harness.tool("tools/peercache-bench", "get", "--seconds", 600, "--batch", 8,
                              "--working-set", "16MiB", "--no-baseline", sockets=engines.sockets)

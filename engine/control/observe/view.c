@@ -22,77 +22,6 @@
 #include "engine/control/net/net.h"
 #include "engine/control/observe/json_inner.h"
 
-/* ---- summaries: counts ----------------------------------------------------------------------- */
-
-/* Code 8 e + m stands for (8 + m) << (e - 1), as in a floating-point number; e = 0: for m. */
-uint64_t summary_count(uint8_t code)
-{
-	unsigned e = code >> 3, m = code & 7;
-
-	return e ? (uint64_t)(8 + m) << (e - 1) : m;
-}
-
-uint8_t summary_code(uint64_t count)
-{
-	unsigned shift, m;
-
-	if (count < 8)
-		return (uint8_t)count;
-	if (count >= summary_count(255))
-		return 255;
-	shift = 60u - (unsigned)__builtin_clzll(count); /* count >> shift is 8..15 */
-	m = (unsigned)(count >> shift);
-	if (shift && count >> (shift - 1) & 1)
-		m++;
-	/* m = 16 carries into e: the code of (8 + 0) << (shift + 1) */
-	return (uint8_t)(8 * (shift + 1) + m - 8);
-}
-
-/* ---- summaries: buckets ---------------------------------------------------------------------- */
-
-/* Buckets 1..104 of abi/latency.h go in pairs into buckets 1..52; the first and the last stay. */
-static unsigned summary_bucket(unsigned latency_bucket)
-{
-	return latency_bucket ? (latency_bucket + 1) / 2 : 0;
-}
-static_assert((LATENCY_BUCKETS - 1 + 1) / 2 == SUMMARY_BUCKETS - 1, "the last bucket stays alone");
-
-uint64_t summary_lower_ns(unsigned bucket)
-{
-	return latency_lower_ns(bucket ? 2 * bucket - 1 : 0);
-}
-
-void summary_latency(const uint64_t latency[LATENCY_BUCKETS], uint8_t ret_codes[SUMMARY_BUCKETS])
-{
-	uint64_t batches[SUMMARY_BUCKETS] = {0};
-
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		batches[summary_bucket(i)] += latency[i];
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-		ret_codes[i] = summary_code(batches[i]);
-}
-
-void summary_merge(struct summary_merged *merged, const struct summary *summary)
-{
-	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
-		for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-			merged->batches[call][i] += summary_count(summary->latency[call][i]);
-}
-
-uint64_t summary_batches(const uint64_t batches[SUMMARY_BUCKETS])
-{
-	return buckets_count(batches, SUMMARY_BUCKETS);
-}
-
-uint64_t summary_quantile_ns(const uint64_t batches[SUMMARY_BUCKETS], unsigned permille)
-{
-	unsigned i = buckets_quantile(batches, SUMMARY_BUCKETS, permille);
-
-	if (!summary_batches(batches))
-		return 0;
-	return summary_lower_ns(i + 1 < SUMMARY_BUCKETS ? i + 1 : i);
-}
-
 /* ---- summaries: checks of what was received -------------------------------------------------- */
 
 static uint64_t value_at_most(uint64_t value, uint64_t limit)
@@ -112,16 +41,6 @@ static void summary_finding_check(char finding[SUMMARY_FINDING_BYTES])
 		good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_');
 	}
 	memset(finding + (good ? bytes : 0), 0, SUMMARY_FINDING_BYTES - (good ? bytes : 0));
-}
-
-static void summary_latency_check(uint8_t codes[SUMMARY_BUCKETS])
-{
-	uint64_t n = 0;
-
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-		n += summary_count(codes[i]);
-	if (n > SUMMARY_BATCHES_MAX)
-		memset(codes, 0, SUMMARY_BUCKETS);
 }
 
 bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
@@ -149,7 +68,8 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 	summary_finding_check(s->finding);
 	memset(s->spare, 0, sizeof(s->spare));
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
-		summary_latency_check(s->latency[call]);
+		s->calls[call].batches =
+			(uint32_t)value_at_most(s->calls[call].batches, SUMMARY_BATCHES_MAX);
 	return true;
 }
 
@@ -157,6 +77,10 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 
 static const enum statistics_call summary_calls[SUMMARY_CALLS] = {
 	STATISTICS_GET, STATISTICS_SET, STATISTICS_EXISTS};
+static const struct {
+	const char *name;
+	unsigned permille;
+} summary_times[SUMMARY_TIMES] = {{"p50", 500}, {"p99", 990}, {"p999", 999}};
 
 /* A figure of which the summary has room for values up to `limit`. */
 static uint64_t summary_value(double value, uint64_t limit)
@@ -182,11 +106,16 @@ static void summary_rates_fill(const struct snapshot *s, struct summary *ret)
 		(uint32_t)summary_value(r->evicted_pages_per_second, SUMMARY_PER_S_MAX);
 	ret->hits = summary_ratio(r->get_hit_ratio);
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		struct summary_calls *c = &ret->calls[call];
 		uint64_t latency[LATENCY_BUCKETS];
 
 		latency_between(s->clients.calls[summary_calls[call]].latency,
 			s->past.clients.calls[summary_calls[call]].latency, latency);
-		summary_latency(latency, ret->latency[call]);
+		c->batches = (uint32_t)value_at_most(latency_count(latency), SUMMARY_BATCHES_MAX);
+		for (unsigned i = 0; i < SUMMARY_TIMES; i++)
+			c->us[i] = (uint32_t)value_at_most(
+				latency_quantile_ns(latency, summary_times[i].permille) / 1000,
+				UINT32_MAX);
 	}
 }
 
@@ -467,7 +396,7 @@ struct totals {
 	unsigned asked, moving, behind, rails, rails_up;
 	uint64_t get_bytes_per_s, set_bytes_per_s, get_pages_per_s, evictions_per_s;
 	uint64_t hits, pages; /* hits in 1/1000 of pages */
-	struct summary_merged merged;
+	struct summary_calls calls[SUMMARY_CALLS];
 };
 
 static uint64_t summary_age_ms(const struct snapshot_member *m, uint64_t now_ns)
@@ -523,34 +452,25 @@ static void json_ratio(struct json *j, const char *name, unsigned permille)
 	json_real(j, name, permille == SUMMARY_NONE ? -1 : permille / 1e3);
 }
 
-static void json_batches(struct json *j, const struct summary_merged *merged)
+static void json_batches(struct json *j, const struct summary_calls *calls)
 {
-	static const struct {
-		const char *name;
-		unsigned permille;
-	} at[] = {{"p50", 500}, {"p99", 990}, {"p999", 999}};
 	char name[32];
 
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
-		const uint64_t *batches = merged->batches[call];
-		uint64_t count = summary_batches(batches);
+		const char *of = figure_calls[summary_calls[call]];
 
-		snprintf(name, sizeof(name), "%s_batches", figure_calls[summary_calls[call]]);
-		json_count(j, name, count);
-		for (unsigned i = 0; i < 3; i++) {
-			uint64_t ns = summary_quantile_ns(batches, at[i].permille);
-
-			snprintf(name, sizeof(name), "%s_%s_seconds",
-				figure_calls[summary_calls[call]], at[i].name);
-			json_real(j, name, count ? seconds(ns, 1e9) : -1);
+		snprintf(name, sizeof(name), "%s_batches", of);
+		json_count(j, name, calls[call].batches);
+		for (unsigned i = 0; i < SUMMARY_TIMES; i++) {
+			snprintf(name, sizeof(name), "%s_%s_seconds", of, summary_times[i].name);
+			json_real(j, name,
+				calls[call].batches ? seconds(calls[call].us[i], 1e6) : -1);
 		}
 	}
 }
 
 static void json_summary(struct json *j, const struct summary *s)
 {
-	struct summary_merged own = {0};
-
 	json_open(j, "summary", "{");
 	json_count(j, "findings", s->findings);
 	json_count(j, "uptime_s", s->uptime_s);
@@ -568,8 +488,7 @@ static void json_summary(struct json *j, const struct summary *s)
 	json_flag(j, "moving", s->flags & SUMMARY_MOVING);
 	json_flag(j, "behind", s->flags & SUMMARY_BEHIND);
 	json_flag(j, "stopping", s->flags & SUMMARY_STOPPING);
-	summary_merge(&own, s);
-	json_batches(j, &own);
+	json_batches(j, s->calls);
 	json_close(j, "}");
 }
 
@@ -643,7 +562,15 @@ static void totals_add(struct totals *t, const struct summary *s)
 		t->hits += (uint64_t)s->hits * s->get_pages_per_s;
 		t->pages += s->get_pages_per_s;
 	}
-	summary_merge(&t->merged, s);
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		const struct summary_calls *c = &s->calls[call];
+		struct summary_calls *sum = &t->calls[call];
+
+		sum->batches =
+			(uint32_t)value_at_most((uint64_t)sum->batches + c->batches, UINT32_MAX);
+		for (unsigned i = 0; i < SUMMARY_TIMES; i++)
+			sum->us[i] = c->us[i] > sum->us[i] ? c->us[i] : sum->us[i];
+	}
 }
 
 static void json_totals(struct json *j, const struct totals *t)
@@ -658,7 +585,7 @@ static void json_totals(struct json *j, const struct totals *t)
 	json_count(j, "rails_up", t->rails_up);
 	json_count(j, "moving", t->moving);
 	json_count(j, "behind", t->behind);
-	json_batches(j, &t->merged);
+	json_batches(j, t->calls);
 	json_close(j, "}");
 }
 

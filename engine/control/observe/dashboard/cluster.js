@@ -100,7 +100,7 @@ function showTotals(cluster) {
       "All directories are complete."]);
   showPercentiles("cluster", all);
   tile("cluster-latency", "ok", null,
-    [`of ${cluster.asked} of ${plural(cluster.members, "member")}, last 10 s`]);
+    [`the slowest of ${cluster.asked} of ${plural(cluster.members, "member")}, last 10 s`]);
 }
 
 function showCluster(cluster) {

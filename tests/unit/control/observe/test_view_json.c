@@ -50,7 +50,7 @@ static void summary(struct snapshot_member *m, unsigned severity, const char *fi
 		.get_bytes_per_s = 10,
 		.get_pages_per_s = 0};
 	snprintf(m->summary.finding, sizeof(m->summary.finding), "%s", finding);
-	m->summary.latency[SUMMARY_GET][10] = summary_code(100);
+	m->summary.calls[SUMMARY_GET] = (struct summary_calls){100, {33, 33, 33}};
 }
 
 /* A Python expression about the answer `v` and its rows `r` by name holds. */
@@ -92,9 +92,9 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	/* down and stale ones count in no total */
 	expect("(v[\"members\"], v[\"up\"], v[\"silent\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (9, 7, 1, 1, 9, 5)");
 	expect("v[\"totals\"][\"rails\"] == 10 and v[\"totals\"][\"rails_up\"] == 5 and v[\"totals\"][\"get_bytes_per_second\"] == 50");
-	expect("v[\"totals\"][\"get_batches\"] == 520 and v[\"totals\"][\"get_p50_seconds\"] == 32768e-9");
+	expect("v[\"totals\"][\"get_batches\"] == 500 and v[\"totals\"][\"get_p50_seconds\"] == 33e-6");
 	expect("v[\"totals\"][\"set_batches\"] == 0 and v[\"totals\"][\"set_p50_seconds\"] == -1");
-	expect("r[\"warn\"][\"summary\"][\"get_batches\"] == 104 and r[\"warn\"][\"summary\"][\"get_p999_seconds\"] == 32768e-9");
+	expect("r[\"warn\"][\"summary\"][\"get_batches\"] == 100 and r[\"warn\"][\"summary\"][\"get_p999_seconds\"] == 33e-6");
 }
 
 /* The port is that of a fresh summary, the address that of the member as this engine knows it. */
@@ -276,11 +276,11 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	assert_int_equal(own.severity, SEVERITY_WARNING);
 	assert_string_equal(own.finding, "rail_down");
 	assert_int_equal(own.findings, 2); /* and directory_behind; member_down is of another */
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++) {
-		assert_int_equal(own.latency[SUMMARY_GET][i], summary_lower_ns(i) == 4096 ? 12 : 0);
-		assert_int_equal(own.latency[SUMMARY_EXISTS][i], 2 * own.latency[SUMMARY_SET][i]);
-		assert_in_range(own.latency[SUMMARY_SET][i], 1, LATENCY_BUCKETS);
-	}
+	assert_int_equal(own.calls[SUMMARY_GET].batches, 12);
+	assert_in_range(own.calls[SUMMARY_GET].us[SUMMARY_P50], 5, 6);
+	assert_int_equal(
+		own.calls[SUMMARY_GET].us[SUMMARY_P999], own.calls[SUMMARY_GET].us[SUMMARY_P50]);
+	assert_int_equal(own.calls[SUMMARY_EXISTS].batches, 2 * own.calls[SUMMARY_SET].batches);
 	moment_make(&s, &s.past); /* no time and no calls since: nothing to divide by */
 	recents_make(&s, &s.past, &s.recent);
 	view_summary_make(&s, &own);

@@ -116,7 +116,6 @@
 /* segments of one engine, all paths together: 16 TiB; 16 bits of an index entry */
 #define DISK_SEGMENTS_MAX 65535u
 #define DISK_SEGMENTS_MIN 6u /* segments of one path, at least */
-#define DISK_SPARES 2u       /* segments that stay sealed or free, so that a start has room */
 #define DISK_BLOCK_PAGES 64u /* pages that one header block describes */
 /* A block is written when it has DISK_BLOCK_PAGES pages or this many bytes, or the path is idle. */
 #define DISK_BLOCK_BYTES (4u << 20)

@@ -145,29 +145,19 @@ enum ctl_kind {
 	 */
 	CTL_WANT = 10,
 	/*
-	 * removes the pages of the host of the engine `ref` (0: of this host), in memory and on
-	 * disk, whose keys are of the group that `key` has the bits of (page_key_grouped()); count
-	 * 1: all pages. Answered when they are gone, also for the time after a crash, with OP_HIT.
-	 * `length` has the reason of any other answer, an enum ctl_cleared; if this engine is
-	 * named by its ref, as one host of the cluster, OP_HIT may come with CLEARED_AWAY. All
-	 * answers have the number of pages removed so far, its low 32 bits in `place`, and in
-	 * `generation`
+	 * `key` has the bits of a group (page_key_grouped()), `count` is of CLEAR_*. OP_HIT: what
+	 * this host has of it is gone, in memory and on disk; with CLEAR_CLUSTER: no client of the
+	 * cluster finds what was stored before. OP_NO_SPACE: too many requests wait, or no memory.
+	 * OP_PEER_DOWN: members have not taken the clear before the deadline; they do when they can
+	 * be reached. `place` has the low 32 bits of the number of pages removed, `generation` the
+	 * others; with CLEAR_CLUSTER `place` counts hosts that have taken it, `generation` others
 	 */
 	CTL_CLEAR = 11,
 };
 
-/* Why a host is not known to be empty. GONE is about another host only. */
-enum ctl_cleared {
-	CLEARED_ALL = 0,      /* it is */
-	CLEARED_VOLATILE = 1, /* its disk did not record the removals */
-	CLEARED_BUSY = 2,     /* too many requests wait there, or here; or no memory */
-	CLEARED_LATE = 3,     /* the deadline has passed; the host goes on */
-	CLEARED_SILENT = 4,   /* its engine does not answer */
-	CLEARED_GONE = 5,     /* it is no member, or left the map meanwhile */
-	/* with OP_HIT: it is; but a member that is away, or not found yet, may have pages */
-	CLEARED_AWAY = 6,
-	CLEARED_REASONS
-};
+/* Bits of a CTL_CLEAR. */
+#define CLEAR_ALL 1u     /* all groups */
+#define CLEAR_CLUSTER 2u /* on all hosts */
 
 /* What a CTL_PROMOTE is for. The engine of this host answers the last two at once. */
 enum ctl_promote {
@@ -186,7 +176,7 @@ struct ctl_op {
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
 	/* CTL_CREDIT: number of credits requested; CTL_PUBLISH: of pages, 1..CTL_PAGES_MAX;
-	 * CTL_PROMOTE: enum ctl_promote; CTL_CLEAR: 0 or 1 */
+	 * CTL_PROMOTE: enum ctl_promote; CTL_CLEAR: CLEAR_* */
 	uint16_t count;
 	/* CTL_PUBLISH: 1: the CRCs are set; 0: of a client that does not compute them */
 	uint16_t has_crc;
@@ -197,8 +187,8 @@ struct ctl_op {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;
-	/* deadline of PUBLISH, REMOVE, CREDIT, PROMOTE, CLEAR of another host: the answer arrives
-	 * before it, CLOCK_MONOTONIC in ns */
+	/* deadline of PUBLISH, REMOVE, CREDIT, PROMOTE, CLEAR: the answer arrives before it,
+	 * CLOCK_MONOTONIC in ns; a clear of this host goes on behind it */
 	uint64_t deadline_ns;
 	uint32_t crc; /* CTL_PUBLISH: CRC32C of the page, its segments in page order */
 	uint32_t spare;
@@ -285,7 +275,7 @@ struct ctl_done {
 	/* CTL_CREDIT: generation of the slots; CTL_PROMOTE: of the slot; with OP_HIT: 0 for a page
 	 * that is on disk, not in memory */
 	uint32_t generation;
-	/* CTL_CREDIT: page length that the request named, bytes; CTL_CLEAR: enum ctl_cleared */
+	/* CTL_CREDIT: page length that the request named, bytes */
 	uint32_t length;
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");

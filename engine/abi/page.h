@@ -23,15 +23,17 @@
 #include "engine/abi/ring.h"
 
 /*
- * The page key: hash of (namespace, key) in 128 bits, of which the bits of PAGE_GROUP_* are a hash
- * of the namespace's group alone. So an engine knows the pages of a group by their keys, in memory
- * and on disk. All zero: no page.
+ * The page key: hash of (namespace, epochs, key) in 128 bits, of which the bits of PAGE_GROUP_* are
+ * a hash of the namespace's group alone, and those of PAGE_EPOCH_0 a count of its epochs (epoch.h).
+ * So an engine knows the pages of a group, and which of them are of before a clear, by their keys,
+ * in memory and on disk. All zero: no page.
  */
 struct page_key {
 	uint64_t word[2];
 };
 /* Bits that choose no slot, bucket, tag or chain of any table. */
-#define PAGE_GROUP_0 0x00ffff0000000000u
+#define PAGE_EPOCH_0 0x00ff000000000000u
+#define PAGE_GROUP_0 0x0000ff0000000000u
 #define PAGE_GROUP_1 0x0000ffff00000000u
 
 struct page_head {

@@ -37,12 +37,13 @@
 #define ABI_SEGMENT_H
 
 #include "engine/abi/asked.h"
+#include "engine/abi/epoch.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
-#define ABI_VERSION 18u
+#define ABI_VERSION 19u
 #define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
 #define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
 #define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */
@@ -132,6 +133,8 @@ struct status_segment {
 		alignas(64) uint32_t sleeps;
 	} rail[PLACE_RAILS];
 	struct map_shared map;
+	/* owner: control plane; clients look at its version before every batch */
+	alignas(64) struct epochs_shared epochs;
 };
 static_assert(offsetof(struct status_segment, page_bytes_max) == 160,
 	"as in other builds of ABI_VERSION");

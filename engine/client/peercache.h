@@ -274,13 +274,11 @@ struct pc_page {
  *           a remembered location for one second; set checks it in any case. A page that exists
  *           or set finds counts as used for its holder's eviction; the channel reports it at most
  *           once a second per page.
- *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
- *           was not. Both mean that it stays away, also when a host with a disk crashes, and that a
- *           set after it stores the page anew. PC_UNREACHABLE: it is removed from every host that
- *           could be asked, but it may come back: a host died or left within the last 10 minutes, a
- *           host could not record the removal on its disk, or this host has not joined yet. A host
- *           that comes back is told what was removed before it serves, so this is rare.
- *           PC_TIMEOUT: a host has not answered yet. It is told until it has.
+ *   remove  removes the page from every host that can be reached. PC_HIT: one had it. PC_MISS:
+ *           none had. PC_UNREACHABLE: a host left meanwhile. PC_TIMEOUT: a host has not answered
+ *           yet. A host that is away or cut off now, or that crashes soon after and has the page on
+ *           its disk, may bring it back: what must never come back is cleared, see
+ *           pc_clear_cluster(). A set after it stores the page anew.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
@@ -295,11 +293,11 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
  * Removes what this host has of the namespaces of a group, whatever process or rank has stored it:
  * the pages in memory, those on disk and those that are being written there. NULL: all pages of
  * this host. Other hosts keep theirs. When the call has returned 0, no host reads a page that was
- * stored on this host before it, also after a restart or a crash. A set at the same time has no
- * order with it. Groups are told apart by 32 bits of their hash.
+ * stored on this host before it; what was on its disk may be back after a crash. A set at the same
+ * time has no order with it. Groups are told apart by 24 bits of their hash.
  *
  * *ret_pages: number of keys whose pages were removed; NULL is allowed. Errors: -ETIMEDOUT: the
- * engine goes on. -EIO: the disk did not record the removals. -ENOTCONN, -ENOMEM, -EINVAL.
+ * engine goes on. -ENOTCONN, -ENOMEM, -EINVAL.
  *
  *   pc_channel_name_space(ch, "llama-70b||rank 3");       ... sets ...
  *   pc_clear(ch, "llama-70b", 60000, NULL);               of all ranks
@@ -307,30 +305,20 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
 PC_API int pc_clear(
 	struct pc_channel *channel, const char *group, unsigned timeout_ms, uint64_t *ret_pages);
 
-/* What pc_clear_cluster() did on one host. */
-struct pc_cleared {
-	uint32_t engine; /* low 32 bits of the "incarnation" that pc_report() has of its engine */
-	uint64_t pages;  /* keys whose pages were removed */
-	/* NULL: as after pc_clear() there; else why this is not known. Valid until the end */
-	const char *failed;
-};
-/* `left`: hosts that have not answered. `host` NULL: none has answered for a second. */
-typedef void (*pc_cleared_call)(void *context, const struct pc_cleared *host, unsigned left);
-
 /*
- * The same on all hosts of the cluster at once: the engine of this host asks those of the others,
- * 64 at a time. `told`, which may be NULL, is called in this thread for each host when it has
- * answered, or when it is known that it will not: it may not use the channel. Other hosts that are
- * not members at the beginning of the call are not asked: pages that they have on disk, or that a
- * keeper keeps, come back with them. `peercachectl clear --cluster` names them.
+ * From here on no host of the cluster finds a page of the group that was stored before, also after
+ * a crash, and also one that is away now: it learns of the clear before it serves its clients.
+ * NULL: all groups. Their memory is used again in the seconds after the call. A batch at the same
+ * time has no order with it.
  *
- * Returns 0: all are empty, and no host is away that was a member in the last 10 minutes. Errors:
- * -EHOSTUNREACH: some are not known to be empty. -ENOTCONN, -ENOMEM, -EINVAL.
+ * Returns 0: all hosts of the cluster have taken it. *ret_hosts: how many; NULL is allowed. Errors:
+ * -EHOSTUNREACH: some have not in time, and take it when they can be reached; until then their own
+ * clients may find old pages. -ETIMEDOUT, -ENOTCONN, -ENOMEM, -EINVAL.
  *
- *   pc_clear_cluster(ch, "llama-70b", 60000, NULL, NULL);
+ *   pc_clear_cluster(ch, "llama-70b", 60000, NULL);
  */
-PC_API int pc_clear_cluster(struct pc_channel *channel, const char *group, unsigned timeout_ms,
-	pc_cleared_call told, void *context);
+PC_API int pc_clear_cluster(
+	struct pc_channel *channel, const char *group, unsigned timeout_ms, unsigned *ret_hosts);
 
 /*
  * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its

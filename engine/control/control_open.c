@@ -25,7 +25,6 @@
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/members.h"
-#include "engine/control/door.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
@@ -420,6 +419,11 @@ static int files_check(struct control *control)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
+static int control_epochs_open(struct control *control)
+{
+	return epochs_open(control, clients_accept);
+}
+
 static void ctl_memory_close(struct control *control)
 {
 	clear_close(control);
@@ -464,7 +468,7 @@ static const struct {
 	 */
 	{"answers", NULL, ctl_memory_close},
 	{"cluster view", view_open, view_close},
-	{"removals", door_open, removals_close},
+	{"epochs", control_epochs_open, epochs_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},

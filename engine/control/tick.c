@@ -20,7 +20,6 @@ static void tick_fired(void *context)
 		return;
 	rpc_tick(control, now_ns);
 	directory_tick(control, now_ns);
-	removals_tick(control, now_ns);
 }
 
 static void alive_fired(void *context)

@@ -30,7 +30,7 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 {
 	const struct member *member = link->member;
 
-	removals_hello(control, link, hello);
+	epochs_heard(control, hello);
 	directory_link_up(control, member->record.peer);
 	if (control->conns)
 		conns_link_up(control, member->record.ref);
@@ -92,9 +92,7 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		SERVE(DIGEST, directory_serve_digest(control, link, m->digest));
 		SERVE(ENTRIES_ASK, directory_serve_entries_ask(control, link, m->entries_ask));
 		SERVE(ENTRIES, directory_serve_entries(control, link, m->entries));
-		SERVE(RELAY, directory_serve_relay(control, link, m->relay));
-		SERVE(RELAYED, directory_serve_relayed(control, link, m->relayed));
-		SERVE(TOLD, removals_serve_told(control, link, m->told));
+		SERVE(EPOCHS, epochs_serve(control, link, m->epochs));
 		/* connections */
 		SERVE(CONNECT, conn_accept(control, link, m->connect));
 		SERVE(CONNECTED, conn_accept_connected(control, link, m->connected));
@@ -152,9 +150,6 @@ enum {
 static_assert(sizeof(pages_events) == PAGES_EVENTS * sizeof(void (*)(void)), "each has a row");
 
 static const struct member_events member_events = {
-	.up = removals_member_up,
-	.admitted = removals_member_admitted,
-	.leaving = removals_member_left,
 	.gone = upward_member_gone,
 	.link_up = upward_link_up,
 	.link_down = directory_link_down,
@@ -163,7 +158,7 @@ static const struct member_events member_events = {
 	.map_changed = upward_map_changed,
 	.probed = directory_probed,
 	.overdue = directory_overdue,
-	.has_pages = removals_wanted,
+	.say = epochs_say,
 };
 
 static const struct rpc_events rpc_events = {

@@ -51,11 +51,6 @@ TAILQ_HEAD(device_ios, device_io);
 
 struct device {
 	const char *name; /* for the log: the directory */
-	/*
-	 * Inode number of the path file, and when the file system created the inode; 0: it does not
-	 * tell. No call sets them, so a copy has others; a file that is renamed keeps them.
-	 */
-	uint64_t inode, born_ns;
 	/* readable when reap() may return something; -1: the caller polls */
 	int fd;
 	void (*submit)(struct device *device, struct device_io *io);

@@ -29,8 +29,8 @@
 
 #define PREFIX "peercache-disk."
 #define URING_DEPTH 128u
-/* of opening and sealing a segment, of tombstones and of the record: one each */
-static_assert(DISK_BLOCKS_FLIGHT + DISK_READS_FLIGHT + 4 <= URING_DEPTH,
+/* of opening and sealing a segment: one each */
+static_assert(DISK_BLOCKS_FLIGHT + DISK_READS_FLIGHT + 2 <= URING_DEPTH,
 	"the ring has room for all operations of a path");
 #define WORKERS_MAX 8u
 #define LOCK_LOOK_NS 5000000 /* between two attempts to take the lock of a dead process */
@@ -390,7 +390,6 @@ static int directory_lock(struct device_file *file, const struct device_file_opt
 static int path_file_open(struct device_file *file, char *reason, size_t bytes)
 {
 	const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
-	struct statx st;
 
 	file->direct = O_DIRECT;
 	file->path_fd = openat(file->directory, PREFIX "path", flags | O_DIRECT, 0600);
@@ -400,15 +399,10 @@ static int path_file_open(struct device_file *file, char *reason, size_t bytes)
 		file->direct = 0;
 		file->path_fd = openat(file->directory, PREFIX "path", flags, 0600);
 	}
-	if (file->path_fd < 0 ||
-		statx(file->path_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st)) {
+	if (file->path_fd < 0) {
 		text_fit(reason, bytes, "cannot create " PREFIX "path: %s", strerror(errno));
 		return -errno;
 	}
-	file->device.inode = st.stx_ino;
-	if (st.stx_mask & STATX_BTIME)
-		file->device.born_ns =
-			(uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec;
 	return 0;
 }
 

@@ -77,6 +77,7 @@ static void disk_publish(struct disk *disk)
 	report->index_bytes = index;
 	report->dropped_queue = store->dropped_queue;
 	report->dropped_budget = store->dropped_budget;
+	report->dropped_tombstones = store->index.forgotten_dropped;
 	report->lost_unknown = store->index.lost_unknown;
 	for (unsigned i = 0; i < store->paths; i++)
 		report->path[i] = store->path[i].report;
@@ -99,11 +100,24 @@ static void disk_rest(struct disk *disk)
 	(void)eventfd_read(disk->wake_fd, &value);
 }
 
-/* After the last step: waits for what is in flight, and submits nothing new. */
+static bool disk_has_tombstones(const struct store *store)
+{
+	bool in_service = false;
+
+	for (unsigned i = 0; i < store->paths; i++)
+		in_service = in_service || path_in_service(&store->path[i]);
+	return in_service && (store->tombstones || store->index.forgotten_count);
+}
+
+/* The end: writes tombstones, then waits for what is in flight, and submits nothing new. */
 static void disk_drain(struct disk *disk)
 {
 	uint64_t until = clock_now_ns() + disk->timeout_ns;
 
+	disk->store.ending = true;
+	while (disk_has_tombstones(&disk->store) && clock_now_ns() < until)
+		if (!store_step(&disk->store, clock_now_ns()) && disk_has_tombstones(&disk->store))
+			disk_rest(disk);
 	for (unsigned i = 0; i < disk->store.paths; i++)
 		disk->store.path[i].report.state = DISK_PATH_OUT;
 	while (store_flying(&disk->store) && clock_now_ns() < until) {
@@ -267,6 +281,16 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 		return false;
 	*ret_page = (struct disk_page){*key, found.place, found.generation, found.length};
 	return true;
+}
+
+bool disk_forget(struct disk *disk, const struct page_key *key)
+{
+	return disk_index_forget(&disk->store.index, key);
+}
+
+bool disk_forgets_many(struct disk *disk)
+{
+	return disk_index_forgets_many(&disk->store.index);
 }
 
 bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key)

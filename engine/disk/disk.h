@@ -16,9 +16,9 @@
  * once more than others, first, with `held`: its result is that of a failed path (write:
  * DISK_OFFLINE, read: DISK_MISS), but request and memory still belong to the disk tier.
  *
- * Content. A key has the same bytes until it was removed. A page that is on disk is not written
+ * Content. A key has the same bytes until it was forgotten. A page that is on disk is not written
  * again (DISK_EXISTS). Persisted are the pages of sealed segments; others can be lost by a crash,
- * and a key whose DISK_REMOVE has returned DISK_OK does not come back after one.
+ * and a page that was forgotten can be back after one.
  *
  *   struct disk_request *request = calloc(1, sizeof(*request));
  *   request->op = DISK_READ;
@@ -39,17 +39,18 @@
 #include <sys/queue.h>
 
 #include "engine/abi/page.h"
+#include "engine/abi/ring.h"
 
-enum disk_op { DISK_READ, DISK_WRITE, DISK_REMOVE };
+enum disk_op { DISK_READ, DISK_WRITE };
 
 enum disk_status {
 	DISK_OK,
 	DISK_MISS,      /* not on disk, or its bytes are wrong (counted), or its path failed */
-	DISK_EXISTS,    /* write: the page is on disk, is being written or is being removed */
+	DISK_EXISTS,    /* write: the page is on disk, is being written or was forgotten */
 	DISK_DROPPED,   /* write: the path is slower than its queue */
 	DISK_SPENT,     /* write: write_bytes_per_day are used up */
 	DISK_TOO_LARGE, /* write: the page does not fit a segment */
-	DISK_OFFLINE,   /* no path is in service; a remove is then not durable */
+	DISK_OFFLINE,   /* no path is in service */
 	DISK_INVALID,   /* a bug of the caller: length or alignment */
 	DISK_CORRUPT, /* write: the bytes do not have the CRC of the request; nothing was written */
 };
@@ -75,6 +76,11 @@ struct disk_request {
 	void *context;   /* the caller's */
 	/* WRITE: true: the page is written only if its CRC32C is `crc` */
 	bool has_crc;
+	/*
+	 * WRITE: the page is not to be found any more. The caller may set it, with
+	 * disk_write_forget() and before disk_forget(), while the disk tier has the request.
+	 */
+	uint8_t forgotten;
 	/* WRITE with has_crc: set by the caller. Set when disk_reap() returns it: with DISK_OK the
 	 * CRC32C of the page, READ and WRITE; with DISK_CORRUPT that of the bytes in memory */
 	uint32_t crc;
@@ -87,10 +93,8 @@ struct disk_request {
 	STAILQ_ENTRY(disk_request) next, next_held;
 	LIST_ENTRY(disk_request) same; /* while `busy` */
 	uint64_t sequence;
-	bool busy;        /* its key is neither written nor removed by another request */
-	bool internal;    /* of recovery: freed with its data instead of being returned */
-	bool checked;     /* WRITE: `crc` was computed from the bytes in memory */
-	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
+	bool busy;    /* its key is not written by another request */
+	bool checked; /* WRITE: `crc` was computed from the bytes in memory */
 };
 
 struct disk_report;
@@ -123,7 +127,6 @@ struct disk_path_report {
 	uint64_t pages_recovered; /* at open */
 	uint64_t recycled;        /* segments */
 	uint64_t read_errors, crc_errors, io_errors;
-	bool cleared; /* at open: it could not prove that no removal was missed */
 };
 
 struct disk_report {
@@ -132,6 +135,7 @@ struct disk_report {
 	uint32_t pages;       /* in the index */
 	uint64_t index_bytes; /* memory of the index */
 	uint64_t dropped_queue, dropped_budget;
+	uint64_t dropped_tombstones; /* more pages were forgotten at once than have room */
 	uint64_t lost_unknown; /* pages that disk_lost() does not report, for want of memory */
 };
 
@@ -144,6 +148,19 @@ struct disk;
 int disk_open(const struct disk_options *options, struct disk **ret_disk);
 /* True, and the page, if the key is on disk. */
 bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page);
+/*
+ * From now on the key is not found, until it is written again. Returns whether it was on disk. A
+ * write of it that is in flight must be forgotten first. A tombstone is written with the next
+ * pages, at the latest after a second, and not synced: a start of the engine that finds it does not
+ * find the page.
+ */
+bool disk_forget(struct disk *disk, const struct page_key *key);
+/* True while half of the room for tombstones that wait is used. */
+bool disk_forgets_many(struct disk *disk);
+static inline void disk_write_forget(struct disk_request *write)
+{
+	shm_store8(&write->forgotten, 1);
+}
 /* The key of the page with this name (struct disk_page). False: there is none. */
 bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /*
@@ -154,7 +171,7 @@ bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct p
 unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);
 /*
- * Takes up to `max` of the pages that have left the disk since disk_open(): removed, recycled,
+ * Takes up to `max` of the pages that have left the disk since disk_open(): forgotten, recycled,
  * damaged, or on a path that failed. Returns how many; 0: none is left.
  */
 unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages);

@@ -70,7 +70,9 @@ int disk_index_open(struct disk_index *index, uint32_t segments)
 {
 	memset(index, 0, sizeof(*index));
 	index->segment = calloc(segments, sizeof(*index->segment));
-	if (!index->segment || chunk_add(index)) {
+	index->forgotten = malloc(INDEX_FORGOTTEN_MAX * sizeof(*index->forgotten));
+	if (!index->segment || !index->forgotten || chunk_add(index)) {
+		free(index->forgotten);
 		free(index->segment);
 		free(index->chunk);
 		return -ENOMEM;
@@ -90,6 +92,7 @@ void disk_index_close(struct disk_index *index)
 	for (uint32_t i = 0; i < index->chunks; i++)
 		free(index->chunk[i]);
 	free(index->lost);
+	free(index->forgotten);
 	free(index->segment);
 	free(index->chunk);
 	pthread_mutex_destroy(&index->lock);
@@ -144,17 +147,25 @@ bool disk_index_named(
 	return found;
 }
 
-bool disk_index_find(
-	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found)
+static uint32_t id_of(struct disk_index *index, const struct page_key *key)
 {
 	uint32_t words[4], id;
-	bool found = false;
 
 	memcpy(words, key, sizeof(words));
-	pthread_mutex_lock(&index->lock);
 	id = *head_at(index, bucket_of(index, key_hash(words)));
 	while (id != INDEX_NONE && memcmp(page_at(index, id)->key, words, sizeof(words)))
 		id = page_at(index, id)->next;
+	return id;
+}
+
+bool disk_index_find(
+	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found)
+{
+	bool found = false;
+	uint32_t id;
+
+	pthread_mutex_lock(&index->lock);
+	id = id_of(index, key);
 	if (id != INDEX_NONE) {
 		const struct disk_index_segment *segment = &index->segment[id >> 16];
 		const struct disk_index_page *page = page_at(index, id);
@@ -249,14 +260,66 @@ static int segment_resize(struct disk_index_segment *segment, uint32_t room)
 	return 0;
 }
 
+/* ---- tombstones that wait to be written ----------------------------------------------------- */
+
+static void forgotten_add(struct disk_index *index, const struct page_key *key)
+{
+	uint32_t at = index->forgotten_first + index->forgotten_count;
+
+	if (index->forgotten_count == INDEX_FORGOTTEN_MAX) {
+		index->forgotten_dropped++;
+		return;
+	}
+	index->forgotten_count++;
+	index->forgotten[at % INDEX_FORGOTTEN_MAX] =
+		(struct disk_entry){.key = *key, .sequence = index->sequence++};
+}
+
+bool disk_index_forgets_many(struct disk_index *index)
+{
+	bool many;
+
+	pthread_mutex_lock(&index->lock);
+	many = index->forgotten_count > INDEX_FORGOTTEN_MAX / 2;
+	pthread_mutex_unlock(&index->lock);
+	return many;
+}
+
+unsigned disk_index_forgotten(
+	struct disk_index *index, unsigned max, struct disk_entry *ret_tombstones)
+{
+	unsigned n = 0;
+
+	pthread_mutex_lock(&index->lock);
+	for (; n < max && index->forgotten_count; n++, index->forgotten_count--)
+		ret_tombstones[n] =
+			index->forgotten[index->forgotten_first++ % INDEX_FORGOTTEN_MAX];
+	pthread_mutex_unlock(&index->lock);
+	return n;
+}
+
+uint64_t disk_index_sequence(struct disk_index *index)
+{
+	uint64_t sequence;
+
+	pthread_mutex_lock(&index->lock);
+	sequence = index->sequence++;
+	pthread_mutex_unlock(&index->lock);
+	return sequence;
+}
+
 uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit,
-	const struct page_key *key, uint32_t length, uint32_t crc)
+	const struct disk_entry *entry, const uint8_t *forgotten)
 {
 	struct disk_index_segment *segment = &index->segment[number];
 	uint32_t id = INDEX_NONE;
 	struct disk_index_page *page;
 
 	pthread_mutex_lock(&index->lock);
+	if (forgotten && shm_load8(forgotten)) {
+		forgotten_add(index, &entry->key);
+		goto out;
+	}
 	if (segment->pages > 0xfffe)
 		goto out;
 	if (segment->pages == segment->room && segment_resize(segment, segment->room * 5 / 4 + 64))
@@ -266,9 +329,9 @@ uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit
 	id = number << 16 | segment->pages;
 	segment->unit[segment->pages] = (uint16_t)unit;
 	page = &segment->page[segment->pages++];
-	memcpy(page->key, key, sizeof(page->key));
-	page->crc = crc;
-	page->length = (length - 1) | LIVE;
+	memcpy(page->key, &entry->key, sizeof(page->key));
+	page->crc = entry->crc;
+	page->length = (entry->length - 1) | LIVE;
 	link_page(index, id);
 	index->pages++;
 out:
@@ -320,6 +383,20 @@ void disk_index_remove(struct disk_index *index, const struct disk_index_found *
 	if (page_still(index, found))
 		unlink_page(index, found->id);
 	pthread_mutex_unlock(&index->lock);
+}
+
+bool disk_index_forget(struct disk_index *index, const struct page_key *key)
+{
+	uint32_t id;
+
+	pthread_mutex_lock(&index->lock);
+	id = id_of(index, key);
+	if (id != INDEX_NONE) {
+		unlink_page(index, id);
+		forgotten_add(index, key);
+	}
+	pthread_mutex_unlock(&index->lock);
+	return id != INDEX_NONE;
 }
 
 void disk_index_empty(struct disk_index *index, uint32_t number)
@@ -421,7 +498,8 @@ uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages, bool *r
 	for (uint32_t i = 0; i < index->segments; i++)
 		bytes += index->segment[i].room *
 			 (sizeof(struct disk_index_page) + sizeof(uint16_t));
-	bytes += index->lost_room * sizeof(*index->lost);
+	bytes += index->lost_room * sizeof(*index->lost) +
+		 INDEX_FORGOTTEN_MAX * sizeof(*index->forgotten);
 	*ret_pages = index->pages;
 	*ret_lost = index->lost_at < index->lost_count;
 	pthread_mutex_unlock(&index->lock);

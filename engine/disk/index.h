@@ -16,8 +16,10 @@
 #include <stdint.h>
 
 #include "engine/disk/disk.h"
+#include "engine/disk/layout.h"
 
 #define INDEX_NONE UINT32_MAX
+#define INDEX_FORGOTTEN_MAX 8192u /* tombstones that wait to be written; a power of two */
 
 /* One page. 28 bytes: the key is in words of 4 bytes, so that nothing is padded. */
 struct disk_index_page {
@@ -48,6 +50,12 @@ struct disk_index {
 	uint32_t lost_at, lost_count, lost_room;
 	bool lost_kept;        /* false: they are not recorded (start) */
 	uint64_t lost_unknown; /* pages that left without memory for their record */
+	/* of the next page that is written or forgotten, so that it tells which was later */
+	uint64_t sequence;
+	/* tombstones that wait to be written: a ring; those that find it full are dropped */
+	struct disk_entry *forgotten;
+	uint32_t forgotten_first, forgotten_count;
+	uint64_t forgotten_dropped;
 };
 
 /* A page as it was found. */
@@ -69,13 +77,21 @@ bool disk_index_named(
 /* True while the page that was found is still that page. */
 bool disk_index_still(struct disk_index *index, const struct disk_index_found *found);
 /*
- * Adds a page that is not in the index. Returns its id, or INDEX_NONE without memory. Six
- * parameters: the fields of one page of a segment.
+ * Adds a page that is not in the index. Returns its id, or INDEX_NONE without memory. *forgotten,
+ * if not NULL: the page was forgotten while it was written; then it gets a tombstone instead.
  */
 uint32_t disk_index_add(struct disk_index *index, uint32_t segment, uint32_t unit,
-	const struct page_key *key, uint32_t length, uint32_t crc);
+	const struct disk_entry *entry, const uint8_t *forgotten);
 /* Removes a page; nothing if it is not the page that was found any more. */
 void disk_index_remove(struct disk_index *index, const struct disk_index_found *found);
+/* disk_forget() of disk.h: the page leaves the table and gets a tombstone. */
+bool disk_index_forget(struct disk_index *index, const struct page_key *key);
+/* disk_forgets_many() of disk.h. */
+bool disk_index_forgets_many(struct disk_index *index);
+/* Takes up to `max` tombstones to write. Returns how many; 0: none is left. */
+unsigned disk_index_forgotten(
+	struct disk_index *index, unsigned max, struct disk_entry *ret_tombstones);
+uint64_t disk_index_sequence(struct disk_index *index);
 /* Removes all pages of a segment, in short steps, and frees their memory. */
 void disk_index_empty(struct disk_index *index, uint32_t segment);
 /* Gives back the memory that a full segment does not need. */

@@ -64,9 +64,7 @@ bool layout_block_valid(const struct disk_block *block, const struct disk_geomet
 	if (block->magic != BLOCK_MAGIC || block->path_id != geometry->path_id ||
 		block->segment != geometry->segment || block->crc != unit_crc(block))
 		return false;
-	if (block->entries > DISK_BLOCK_PAGES || block->unit >= geometry->units ||
-		block->number >= geometry->units || !block->ordinal ||
-		block->previous >= block->ordinal || block->horizon >= DISK_SEQUENCE_MAX)
+	if (block->entries > DISK_BLOCK_PAGES || block->unit >= geometry->units || !block->ordinal)
 		return false;
 	end = (uint64_t)block->unit + 1;
 	for (uint32_t i = 0; i < block->entries; i++) {
@@ -87,39 +85,15 @@ bool layout_footer_valid(const struct disk_footer *footer, const struct disk_geo
 	       footer->crc == unit_crc(footer);
 }
 
-static bool path_file_intact(const struct disk_path_file *file)
+enum path_file_fault layout_path_file_check(
+	const struct disk_path_file *file, uint32_t segment_bytes)
 {
-	return file->magic == PATH_FILE_MAGIC && file->crc == unit_crc(file);
-}
-
-static bool path_file_in_range(const struct disk_path_file *file)
-{
-	for (unsigned i = 0; i < DISK_LEFT_MAX; i++)
-		if (file->left[i].sequence >= DISK_SEQUENCE_MAX)
-			return false;
-	return file->members <= DISK_PATHS_MAX && file->path_id;
-}
-
-enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
-	uint32_t segment_bytes, const struct disk_path_file **ret_file)
-{
-	const struct disk_path_file *file = NULL;
-
-	for (unsigned i = 0; i < 2; i++) {
-		if (!path_file_intact(&slot[i]))
-			continue;
-		if (slot[i].version != DISK_LAYOUT_VERSION) {
-			*ret_file = &slot[i];
-			return PATH_FILE_VERSION;
-		}
-		if (!path_file_in_range(&slot[i]))
-			continue;
-		if (!file || slot[i].count > file->count)
-			file = &slot[i];
-	}
-	if (!file)
+	if (file->magic != PATH_FILE_MAGIC || file->crc != unit_crc(file))
 		return PATH_FILE_EMPTY;
-	*ret_file = file;
+	if (file->version != DISK_LAYOUT_VERSION)
+		return PATH_FILE_VERSION;
+	if (!file->path_id)
+		return PATH_FILE_EMPTY;
 	return file->unit_bytes == PAGE_UNIT && file->segment_bytes == segment_bytes
 		       ? PATH_FILE_OK
 		       : PATH_FILE_SIZES;

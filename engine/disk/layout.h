@@ -4,18 +4,15 @@
  * functions over bytes; any thread. Nothing that was read from a disk is used before one of the
  * functions below has accepted it.
  *
- *   path file   two slots of one unit; the valid one with the higher count is current. A record
- *               is in both, written one after the other, each with a count of its own
+ *   path file   one unit: the id of the path and its sizes
  *
- *   segment     unit 0, 1   opening block, twice: the epoch and the ordinal of this life
- *               unit 2 ...  blocks: a header of one unit, then the pages that it describes, each in
- *                           whole units; or a header with tombstones, twice, without pages
+ *   segment     unit 0      opening block: the epoch and the ordinal of this life
+ *               unit 1 ...  blocks: a header of one unit, then the pages that it describes, each in
+ *                           whole units; a header may have tombstones, too
  *               ...         footer: a copy of each header, in order
  *               last unit   footer trailer
  *
- * Blocks without pages are written twice so that one damaged unit loses neither the epoch of a
- * segment nor a tombstone; the record, so that an older one does not become current. All integers
- * are little-endian.
+ * All integers are little-endian.
  */
 #ifndef DISK_LAYOUT_H
 #define DISK_LAYOUT_H
@@ -26,40 +23,33 @@
 #include "config/limits.h"
 #include "engine/abi/page.h"
 
-#define DISK_LAYOUT_VERSION 2u
-#define DISK_LEFT_MAX DISK_PATHS_MAX /* paths out of service that a path file remembers */
-/* Sequence numbers are below this limit; each start skips DISK_SEQUENCES_START. */
-#define DISK_SEQUENCE_MAX (UINT64_C(1) << 62)
-#define DISK_SEQUENCES_START (UINT64_C(1) << 32)
+#define DISK_LAYOUT_VERSION 3u
+#define DISK_SEQUENCE_MAX (UINT64_C(1) << 62) /* sequence numbers are below this limit */
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "disk structures are little-endian");
 
 /* A page, or a tombstone: length 0. */
 struct disk_entry {
-	struct page_key key;
+	struct page_key
+		key; /* 0: a page whose bytes were not right when its segment was found open */
 	/* a tombstone removes the copies of its key that have this number or a lower one */
 	uint64_t sequence;
 	uint32_t length; /* bytes of the page; 0: a tombstone */
 	uint32_t crc;    /* CRC32C of the page's `length` bytes */
 };
 
-/* A header block. The fields before `number` are equal in all headers of one life of a segment. */
+/* A header block. The fields before `unit` are equal in all headers of one life of a segment. */
 struct disk_block {
 	uint64_t magic;
 	uint32_t crc; /* CRC32C of the unit with this field as 0 */
 	uint32_t entries;
 	uint64_t path_id;
-	uint64_t epoch;    /* random, new in each life of the segment */
-	uint64_t ordinal;  /* number of this life: 1 for the path's first segment, then 2, ... */
-	uint64_t previous; /* ordinal of the life that was opened before this one and is kept */
-	/* no tombstone that recycling or a damage has dropped has a higher sequence number */
-	uint64_t horizon;
+	uint64_t epoch;   /* random, new in each life of the segment */
+	uint64_t ordinal; /* number of this life: 1 for the path's first segment, then 2, ... */
 	uint32_t segment;
-	uint32_t number; /* of this header in its segment, from 0 */
-	uint32_t unit;   /* where this header is, from the start of the segment */
-	uint32_t spare;
+	uint32_t unit; /* where this header is, from the start of the segment */
 	struct disk_entry entry[DISK_BLOCK_PAGES];
-	uint8_t zero[PAGE_UNIT - 72 - DISK_BLOCK_PAGES * 32];
+	uint8_t zero[PAGE_UNIT - 48 - DISK_BLOCK_PAGES * 32];
 };
 static_assert(sizeof(struct disk_entry) == 32, "layout on disk");
 static_assert(sizeof(struct disk_block) == PAGE_UNIT, "layout on disk");
@@ -78,7 +68,7 @@ struct disk_footer {
 };
 static_assert(sizeof(struct disk_footer) == PAGE_UNIT, "layout on disk");
 
-/* Identity of a path, and which paths have all tombstones. */
+/* Identity of a path. */
 struct disk_path_file {
 	uint64_t magic;
 	uint32_t crc;
@@ -87,19 +77,9 @@ struct disk_path_file {
 	uint32_t unit_bytes;
 	uint32_t segment_bytes;
 	uint32_t segments;
-	uint32_t members;    /* entries of member[] */
-	uint64_t path_id;    /* random, never 0 */
-	uint64_t count;      /* incremented by each write of the file */
-	uint64_t generation; /* incremented when the set of members changes */
-	/* of the file itself: a copy of it has others, see struct device */
-	uint64_t inode, born_ns;
-	/* ids of the paths in service since `generation`; each of them has all tombstones */
-	uint64_t member[DISK_PATHS_MAX];
-	/* A path that left: it has all tombstones up to `sequence`. id 0: unused. */
-	struct {
-		uint64_t id, sequence;
-	} left[DISK_LEFT_MAX];
-	uint8_t zero[PAGE_UNIT - 72 - 8 * DISK_PATHS_MAX - 16 * DISK_LEFT_MAX];
+	uint32_t spare;
+	uint64_t path_id; /* random, never 0 */
+	uint8_t zero[PAGE_UNIT - 40];
 };
 static_assert(sizeof(struct disk_path_file) == PAGE_UNIT, "layout on disk");
 
@@ -134,12 +114,11 @@ uint32_t layout_block_payload(const struct disk_block *block);
 /* True if the unit is the trailer of a footer that this path wrote for this segment. */
 bool layout_footer_valid(const struct disk_footer *footer, const struct disk_geometry *geometry);
 /*
- * Chooses the current one of the two slots; *ret_file is not set for PATH_FILE_EMPTY. Of a file
- * with PATH_FILE_VERSION only magic, crc and version are what they are here. Another layout version
- * and other sizes have results of their own, so that the caller does not take the path for an empty
- * one.
+ * Whether the path file is one of this layout and these sizes. Of a file with PATH_FILE_VERSION
+ * only magic, crc and version are what they are here. Another layout version and other sizes have
+ * results of their own, so that the caller does not take the path for an empty one.
  */
-enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
-	uint32_t segment_bytes, const struct disk_path_file **ret_file);
+enum path_file_fault layout_path_file_check(
+	const struct disk_path_file *file, uint32_t segment_bytes);
 
 #endif

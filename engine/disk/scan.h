@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads what a path holds: its path file and the headers of its segments. Changes nothing but the
- * newest sealed segment, which is synced once more. Blocks; runs on the thread that opens the path.
+ * Reads what a path holds: its path file, the headers of its segments, and the pages of those that
+ * are not sealed. Changes nothing but files that the path does not use. Blocks; runs on the thread
+ * that opens the path.
  */
 #ifndef DISK_SCAN_H
 #define DISK_SCAN_H
@@ -11,27 +12,26 @@
 #include "engine/disk/store.h"
 
 enum scan_kind {
-	SCAN_EMPTY,   /* no life of this path in it, or one that is not used */
+	SCAN_EMPTY,   /* no life of this path in it, or one without blocks */
 	SCAN_MISSING, /* no such file */
-	SCAN_OPEN,    /* not sealed: its headers as far as they can be read */
+	SCAN_OPEN,    /* not sealed: the headers that can be read, without keys of wrong pages */
 	SCAN_SEALED,  /* all its headers */
-	SCAN_DAMAGED, /* not all headers can be read: a tombstone may be missing */
 };
 
 struct scan_segment {
 	enum scan_kind kind;
-	uint64_t epoch, ordinal, previous;
+	uint64_t epoch, ordinal;
 	struct disk_block *block; /* its headers, in order; allocated */
 	uint32_t blocks;
 };
 
 struct scan {
 	struct store_path *path;
-	enum path_file_fault fault; /* of the path file; path->file is set if it is PATH_FILE_OK */
+	enum path_file_fault fault; /* of the path file, which path->file is */
 	struct scan_segment *segment;
-	uint64_t sequence, ordinal, horizon; /* the highest ones */
-	int rc;                              /* 0, or -errno: the path cannot be used */
-	bool removing;                       /* rc is that of removing a file, not of reading */
+	uint64_t sequence, ordinal; /* the highest ones */
+	int rc;                     /* 0, or -errno: the path cannot be used */
+	bool removing;              /* rc is that of removing a file, not of reading */
 };
 
 /* Fills in *scan, whose `path` is set; reports by scan->rc. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The segment log as a whole: requests in, steps, finished requests out. Spill writes pages in
- * blocks, up to DISK_BLOCKS_FLIGHT in flight a path; promotion reads a page and looks at the index
- * again; removal writes tombstones. The paths and their segments are segment.c's. Runs on the
+ * blocks, up to DISK_BLOCKS_FLIGHT in flight a path, and tombstones with them; promotion reads a
+ * page and looks at the index again. The paths and their segments are segment.c's. Runs on the
  * thread that steps the store. A request that fails is finished with a status; a write or a sync
  * that fails takes its path out of service.
  */
@@ -16,15 +16,16 @@
 #include "engine/abi/map.h"
 
 #define DAY_NS UINT64_C(86400000000000)
+#define TOMBSTONES_NS 500000000u /* how long tombstones wait for pages to be written with */
 
-/* ---- busy keys: they are being written or removed, and not a second time -------------------- */
+/* ---- busy keys: they are being written, and not a second time ------------------------------- */
 
 static unsigned busy_chain(const struct page_key *key)
 {
 	return (unsigned)(map_mix(key->word[0] ^ key->word[1]) & (BUSY_CHAINS - 1));
 }
 
-void busy_add(struct store *store, struct disk_request *request)
+static void busy_add(struct store *store, struct disk_request *request)
 {
 	LIST_INSERT_HEAD(&store->busy[busy_chain(&request->key)], request, same);
 	request->busy = true;
@@ -53,11 +54,6 @@ void store_finish(struct store *store, struct disk_request *request, enum disk_s
 {
 	busy_drop(request);
 	request->status = status;
-	if (request->internal) {
-		free(request->data);
-		free(request);
-		return;
-	}
 	STAILQ_INSERT_TAIL(&store->finished, request, next);
 }
 
@@ -109,7 +105,8 @@ static void write_submit(struct store *store, struct disk_request *request)
 	struct disk_index_found found;
 	enum disk_status admitted;
 
-	if (!path || 4 * PAGE_UNIT + bytes + 3 * PAGE_UNIT > (uint64_t)store->units * PAGE_UNIT) {
+	/* opening block, header, its copy, trailer */
+	if (!path || bytes + 4 * PAGE_UNIT > (uint64_t)store->units * PAGE_UNIT) {
 		store_finish(store, request, path ? DISK_TOO_LARGE : DISK_OFFLINE);
 		return;
 	}
@@ -124,9 +121,23 @@ static void write_submit(struct store *store, struct disk_request *request)
 		return;
 	}
 	busy_add(store, request);
-	request->sequence = store->sequence++;
+	request->sequence = disk_index_sequence(&store->index);
 	path->report.queued_bytes += bytes;
 	STAILQ_INSERT_TAIL(&path->writes, request, next);
+}
+
+/* The block is on the device: its page can be read, unless it was forgotten meanwhile. */
+static enum disk_status write_publish(struct block_write *write, uint32_t at, uint32_t unit)
+{
+	struct store_path *path = write->path;
+	const struct disk_request *request = write->request[at];
+
+	if (!path_in_service(path))
+		return DISK_OFFLINE;
+	path->report.pages_written++;
+	(void)disk_index_add(&path->store->index, path->first + write->segment, unit,
+		&write->block->entry[at], &request->forgotten);
+	return shm_load8(&request->forgotten) ? DISK_EXISTS : DISK_OK;
 }
 
 static void write_landed(struct device_io *io)
@@ -147,16 +158,9 @@ static void write_landed(struct device_io *io)
 			path, "cannot write to segment %u: %s", write->segment, path_io_error(io));
 	}
 	for (uint32_t i = 0; i < block->entries; i++) {
-		const struct disk_entry *entry = &block->entry[i];
-
-		if (path_in_service(path)) {
-			(void)disk_index_add(&store->index, path->first + write->segment, unit,
-				&entry->key, entry->length, entry->crc);
-			path->report.pages_written++;
-		}
-		unit += disk_units(entry->length);
-		store_finish(
-			store, write->request[i], path_in_service(path) ? DISK_OK : DISK_OFFLINE);
+		if (write->request[i])
+			store_finish(store, write->request[i], write_publish(write, i, unit));
+		unit += disk_units(block->entry[i].length);
 	}
 	if (path_in_service(path)) {
 		path->report.bytes_written += (uint64_t)bytes;
@@ -189,29 +193,33 @@ static void write_add_page(struct block_write *write, struct disk_request *reque
 		.crc = request->crc};
 }
 
-/* Computes the page's CRC, once. False: it differs from the caller's; the request is ended. */
+/*
+ * Computes the page's CRC, once. False: it differs from the caller's, or the page was forgotten;
+ * the request is ended.
+ */
 static bool write_check_page(struct store_path *path, struct disk_request *request)
 {
+	bool forgotten = shm_load8(&request->forgotten);
 	uint32_t crc;
 
-	if (request->checked)
-		return true;
-	crc = crc32c(0, request->data, request->length);
-	request->checked = !request->has_crc || request->crc == crc;
-	request->crc = crc;
-	if (request->checked)
+	if (!forgotten && !request->checked) {
+		crc = crc32c(0, request->data, request->length);
+		request->checked = !request->has_crc || request->crc == crc;
+		request->crc = crc;
+	}
+	if (!forgotten && request->checked)
 		return true;
 	STAILQ_REMOVE(&path->writes, request, disk_request, next);
 	path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
-	store_finish(path->store, request, DISK_CORRUPT);
+	store_finish(path->store, request, forgotten ? DISK_EXISTS : DISK_CORRUPT);
 	return false;
 }
 
 /*
- * How many of the queue's pages the next block takes, and their units. Pages whose bytes are wrong
- * leave the queue.
+ * How many of the queue's pages the next block takes, at most `max`, and their units. Pages that
+ * are not to be written leave the queue.
  */
-static uint32_t write_plan_block(struct store_path *path, uint32_t *ret_pages)
+static uint32_t write_plan_block(struct store_path *path, uint32_t max, uint32_t *ret_pages)
 {
 	struct disk_request *request, *after;
 	uint32_t pages = 0, units = 0;
@@ -223,9 +231,8 @@ static uint32_t write_plan_block(struct store_path *path, uint32_t *ret_pages)
 		if (!write_check_page(path, request))
 			continue;
 
-		if (pages == DISK_BLOCK_PAGES ||
-			(pages && (units + more > DISK_BLOCK_BYTES / PAGE_UNIT ||
-					  units + more > path->store->units / 4)))
+		if (pages == max || (pages && (units + more > DISK_BLOCK_BYTES / PAGE_UNIT ||
+						      units + more > path->store->units / 4)))
 			break;
 		pages++;
 		units += more;
@@ -236,6 +243,8 @@ static uint32_t write_plan_block(struct store_path *path, uint32_t *ret_pages)
 
 static void write_start_block(struct store_path *path, struct block_write *write, uint32_t pages)
 {
+	struct store *store = path->store;
+
 	write->segment = path->active;
 	write->unit = path->segment[path->active].fill;
 	write->block = segment_block(path);
@@ -251,6 +260,10 @@ static void write_start_block(struct store_path *path, struct block_write *write
 		.done = write_landed,
 		.context = write};
 	write->iov[write->io.iovs++] = (struct iovec){write->block, PAGE_UNIT};
+	for (; store->tombstones; write->block->entries++) {
+		write->request[write->block->entries] = NULL;
+		write->block->entry[write->block->entries] = store->tombstone[--store->tombstones];
+	}
 	for (uint32_t i = 0; i < pages; i++) {
 		struct disk_request *request = STAILQ_FIRST(&path->writes);
 
@@ -265,194 +278,34 @@ static void write_start_block(struct store_path *path, struct block_write *write
 	path_submit(path, &write->io);
 }
 
-static void write_step(struct store_path *path)
+static void write_step(struct store_path *path, uint64_t now_ns)
 {
+	const struct store *store = path->store;
 	unsigned flying = 0;
 
 	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
 		flying += path->block[i].busy;
 	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++) {
 		uint32_t pages, units;
+		bool due = store->tombstones &&
+			   (store->ending || store->tombstones == TOMBSTONES_MAX ||
+				   now_ns - store->tombstones_ns > TOMBSTONES_NS);
 
 		if (path->block[i].busy)
 			continue;
-		units = write_plan_block(path, &pages);
+		units = write_plan_block(path, DISK_BLOCK_PAGES - store->tombstones, &pages);
 		/* A short block only when the device would be idle without it. */
-		if (!pages || (flying > 1 && pages < DISK_BLOCK_PAGES &&
-				      units < DISK_BLOCK_BYTES / PAGE_UNIT / 2))
+		if ((!pages && !due) ||
+			(flying > 1 && !due && pages + store->tombstones < DISK_BLOCK_PAGES &&
+				units < DISK_BLOCK_BYTES / PAGE_UNIT / 2))
 			return;
-		if (!segment_room(path, 1, units))
+		if (!segment_room(path, units))
 			return;
 		write_start_block(path, &path->block[i], pages);
 		if (!path_in_service(path))
 			return;
 		flying++;
 	}
-}
-
-/*
- * ---- removal -----------------------------------------------------------------------------------
- *
- * Writes a tombstone to every path in service and syncs it; only then is the request finished.
- * Every path gets one, because an older copy may lie on a path that the index does not name. A path
- * has one block of tombstones in flight; those that arrive meanwhile share the next block and its
- * sync.
- */
-
-bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
-	struct disk_request *request)
-{
-	struct tombstone *tombstone = malloc(sizeof(*tombstone));
-
-	if (!tombstone)
-		return false;
-	*tombstone = (struct tombstone){.request = request, .key = *key, .sequence = sequence};
-	STAILQ_INSERT_TAIL(&path->tombstones, tombstone, next);
-	return true;
-}
-
-void tombstones_done(struct store_path *path, struct tombstones *list)
-{
-	struct tombstone *tombstone;
-
-	while ((tombstone = STAILQ_FIRST(list))) {
-		struct disk_request *request = tombstone->request;
-
-		STAILQ_REMOVE_HEAD(list, next);
-		free(tombstone);
-		if (!request)
-			continue;
-		request->waiting &= ~(1u << path->number);
-		if (!request->waiting)
-			STAILQ_INSERT_TAIL(&path->store->removed, request, next);
-	}
-}
-
-static void remove_submit(struct store *store, struct disk_request *request)
-{
-	struct disk_index_found found;
-
-	if (busy_has(store, &request->key)) {
-		STAILQ_INSERT_TAIL(&store->deferred, request, next);
-		return;
-	}
-	busy_add(store, request);
-	if (disk_index_find(&store->index, &request->key, &found))
-		disk_index_remove(&store->index, &found);
-	/* Used when all paths have it: a path that fails here is complete up to the one before. */
-	request->sequence = store->sequence;
-	/* The bit of no path: the request is not done before all paths have their tombstone. */
-	request->waiting = 1u << DISK_PATHS_MAX;
-	for (unsigned i = 0; i < store->paths; i++) {
-		struct store_path *path = &store->path[i];
-
-		if (!path_in_service(path))
-			continue;
-		if (remove_add(path, &request->key, request->sequence, request))
-			request->waiting |= 1u << i;
-		else
-			path_fail(path, "no memory for a tombstone");
-	}
-	store->sequence++;
-	request->waiting &= ~(1u << DISK_PATHS_MAX);
-	if (!request->waiting)
-		STAILQ_INSERT_TAIL(&store->removed, request, next);
-}
-
-static void remove_batch_synced(struct device_io *io)
-{
-	struct store_path *path = io->context;
-
-	path_landed(path, io);
-	path->segment[path->batch_segment].writing--;
-	if (!path_in_service(path))
-		return;
-	if (io->result < 0) {
-		path->report.io_errors++;
-		path_fail(
-			path, "cannot sync segment %u: %s", path->batch_segment, path_io_error(io));
-		return;
-	}
-	path->batch_busy = false;
-	tombstones_done(path, &path->batch);
-}
-
-static void remove_batch_written(struct device_io *io)
-{
-	struct block_write *write = io->context;
-	struct store_path *path = write->path;
-
-	path_landed(path, io);
-	write->busy = false;
-	if (!path_in_service(path)) {
-		path->segment[path->batch_segment].writing--;
-		return;
-	}
-	if (io->result != 2 * (int64_t)PAGE_UNIT) {
-		path->segment[path->batch_segment].writing--;
-		path->report.io_errors++;
-		path_fail(path, "cannot write tombstones to segment %u: %s", path->batch_segment,
-			path_io_error(io));
-		return;
-	}
-	path->batch_io = (struct device_io){.op = DEVICE_SYNC,
-		.file = path->batch_segment,
-		.done = remove_batch_synced,
-		.context = path};
-	path_submit(path, &path->batch_io);
-}
-
-/* Moves up to one block of tombstones to the batch and into two headers of the same content. */
-static bool remove_batch_fill(struct store_path *path, struct block_write *write)
-{
-	struct segment *segment = &path->segment[path->active];
-	struct disk_block *first = segment_block(path),
-			  *second = first ? segment_block(path) : NULL;
-	struct tombstone *tombstone;
-
-	if (!second) {
-		path_fail(path, "no memory for a header");
-		return false;
-	}
-	while (first->entries < DISK_BLOCK_PAGES && (tombstone = STAILQ_FIRST(&path->tombstones))) {
-		STAILQ_REMOVE_HEAD(&path->tombstones, next);
-		STAILQ_INSERT_TAIL(&path->batch, tombstone, next);
-		first->entry[first->entries++] =
-			(struct disk_entry){.key = tombstone->key, .sequence = tombstone->sequence};
-		if (tombstone->sequence > segment->tombstone)
-			segment->tombstone = tombstone->sequence;
-	}
-	memcpy(second->entry, first->entry, sizeof(first->entry));
-	second->entries = first->entries;
-	layout_block_seal(first);
-	layout_block_seal(second);
-	write->iov[0] = (struct iovec){first, PAGE_UNIT};
-	write->iov[1] = (struct iovec){second, PAGE_UNIT};
-	return true;
-}
-
-static void remove_step(struct store_path *path)
-{
-	struct block_write *write = &path->block[DISK_BLOCKS_FLIGHT];
-
-	if (path->batch_busy || STAILQ_EMPTY(&path->tombstones) || !segment_room(path, 2, 0))
-		return;
-	write->unit = path->segment[path->active].fill;
-	if (!remove_batch_fill(path, write))
-		return;
-	path->batch_busy = write->busy = true;
-	path->batch_segment = path->active;
-	/* Counts as a block in flight until its sync is done, so that the segment is not sealed. */
-	path->segment[path->active].writing++;
-	path->report.bytes_written += 2 * PAGE_UNIT;
-	write->io = (struct device_io){.op = DEVICE_WRITE,
-		.file = path->active,
-		.offset = (uint64_t)write->unit * PAGE_UNIT,
-		.iov = write->iov,
-		.iovs = 2,
-		.done = remove_batch_written,
-		.context = write};
-	path_submit(path, &write->io);
 }
 
 /*
@@ -568,15 +421,13 @@ static bool request_valid(const struct disk_request *request)
 {
 	if (!request->key.word[0] && !request->key.word[1])
 		return false;
-	if (request->op == DISK_REMOVE)
-		return true;
 	return request->length && request->length <= PAGE_BYTES_MAX && request->data &&
 	       !((uintptr_t)request->data % PAGE_UNIT);
 }
 
 void store_submit(struct store *store, struct disk_request *request)
 {
-	request->busy = request->internal = request->checked = false;
+	request->busy = request->checked = false;
 	if (!request_valid(request)) {
 		store_finish(store, request, DISK_INVALID);
 		return;
@@ -584,22 +435,8 @@ void store_submit(struct store *store, struct disk_request *request)
 	switch (request->op) {
 	case DISK_READ: read_submit(store, request); return;
 	case DISK_WRITE: write_submit(store, request); return;
-	case DISK_REMOVE: remove_submit(store, request); return;
 	}
 	store_finish(store, request, DISK_INVALID);
-}
-
-/* Removes that waited for a write or a remove of their key. */
-static void remove_submit_deferred(struct store *store)
-{
-	struct disk_requests deferred = STAILQ_HEAD_INITIALIZER(deferred);
-	struct disk_request *request;
-
-	STAILQ_CONCAT(&deferred, &store->deferred);
-	while ((request = STAILQ_FIRST(&deferred))) {
-		STAILQ_REMOVE_HEAD(&deferred, next);
-		remove_submit(store, request);
-	}
 }
 
 /* ---- the step ------------------------------------------------------------------------------- */
@@ -628,7 +465,10 @@ unsigned store_step(struct store *store, uint64_t now_ns)
 	for (unsigned i = 0; i < store->paths; i++)
 		if (store->path[i].device)
 			work += device_dispatch(store->path[i].device);
-	remove_submit_deferred(store);
+	if (!store->tombstones)
+		store->tombstones_ns = now_ns;
+	store->tombstones += disk_index_forgotten(&store->index, TOMBSTONES_MAX - store->tombstones,
+		&store->tombstone[store->tombstones]);
 	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 
@@ -637,10 +477,8 @@ unsigned store_step(struct store *store, uint64_t now_ns)
 			continue;
 		read_step(path);
 		segment_step(path);
-		remove_step(path);
-		write_step(path);
+		write_step(path, now_ns);
 	}
-	store_record(store);
 	return work;
 }
 
@@ -662,8 +500,6 @@ int store_open(struct store *store, const struct disk_options *options)
 	store->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
 	STAILQ_INIT(&store->finished);
 	STAILQ_INIT(&store->held);
-	STAILQ_INIT(&store->removed);
-	STAILQ_INIT(&store->deferred);
 	return disk_index_open(&store->index, segments ? (uint32_t)segments : 1);
 }
 

@@ -22,7 +22,8 @@
 #include "engine/disk/layout.h"
 
 #define SEGMENT_NONE UINT32_MAX
-#define BUSY_CHAINS 4096u /* of the hash table of busy keys; a power of two */
+#define BUSY_CHAINS 4096u                     /* of the hash table of busy keys; a power of two */
+#define TOMBSTONES_MAX (DISK_BLOCK_PAGES / 2) /* in one block */
 
 STAILQ_HEAD(disk_requests, disk_request);
 
@@ -33,14 +34,12 @@ enum segment_state {
 	SEGMENT_ACTIVE,
 	SEGMENT_SEALING, /* full; its blocks, syncs and footer are in flight */
 	SEGMENT_SEALED,
-	SEGMENT_SALVAGE, /* found open at the start; read only, then unlinked */
 };
 
 struct segment {
 	enum segment_state state;
-	uint64_t epoch, ordinal, previous;
-	uint64_t tombstone; /* highest sequence number of its tombstones */
-	uint32_t fill;      /* first unit that is not used */
+	uint64_t epoch, ordinal;
+	uint32_t fill; /* first unit that is not used */
 	/* headers of a segment that is not sealed, for its footer; each is allocated */
 	struct disk_block **block;
 	uint32_t blocks, room;
@@ -48,23 +47,14 @@ struct segment {
 	unsigned step;    /* of opening and of sealing: next I/O to submit */
 };
 
-/* A tombstone that one path has to write. */
-struct tombstone {
-	STAILQ_ENTRY(tombstone) next;
-	struct disk_request *request; /* NULL: no request waits for it (start) */
-	struct page_key key;
-	uint64_t sequence;
-};
-STAILQ_HEAD(tombstones, tombstone);
-
 /* A block in flight. Owner: the path; io and iov: the device while in flight. */
 struct block_write {
 	struct device_io io;
 	struct store_path *path;
 	uint32_t segment;
 	struct disk_block *block;
-	struct disk_request *request[DISK_BLOCK_PAGES];
-	struct iovec iov[2 + 2 * DISK_BLOCK_PAGES];
+	struct disk_request *request[DISK_BLOCK_PAGES]; /* NULL: a tombstone */
+	struct iovec iov[1 + 2 * DISK_BLOCK_PAGES];
 	uint8_t *tail; /* the last units of pages, with the rest zeroed; DISK_BLOCK_PAGES units */
 	uint32_t payload, unit;
 	bool busy;
@@ -85,23 +75,15 @@ struct store_path {
 	unsigned number;
 	struct device *device; /* NULL: could not be opened */
 	struct disk_path_report report;
-	struct disk_path_file file; /* as it was last written, or is to be written next */
-	uint32_t segments, first;   /* number of the path's first segment in the index */
+	struct disk_path_file file;
+	uint32_t segments, first; /* number of the path's first segment in the index */
 	struct segment *segment;
 	uint32_t active, next; /* ACTIVE; OPENING or READY; or SEGMENT_NONE */
 	uint64_t ordinal;      /* of the segment that was opened last */
-	uint64_t kept;         /* ordinal of the newest segment that stays */
-	uint64_t horizon;
-	bool salvaging; /* segments are opened only when they are needed */
 
 	struct disk_requests writes, reads;
-	struct tombstones tombstones; /* not written yet */
-	struct tombstones batch;      /* in the block that is being written or synced */
-	struct device_io batch_io;    /* the sync of the batch */
-	bool batch_busy;
-	uint32_t batch_segment;
 
-	struct block_write block[DISK_BLOCKS_FLIGHT + 1]; /* the last one is for tombstones */
+	struct block_write block[DISK_BLOCKS_FLIGHT];
 	struct page_read read[DISK_READS_FLIGHT];
 	struct device_ios flying; /* oldest first */
 
@@ -111,35 +93,25 @@ struct store_path {
 	uint32_t sealing; /* the segment that seal_io seals, or SEGMENT_NONE */
 	uint8_t *open_units, *footer_units;
 	uint64_t footer_room;
-
-	/* Recording of the members in the path file. */
-	struct device_io record_io;
-	struct iovec record_iov;
-	struct disk_path_file *record_unit;
-	uint64_t recorded;    /* generation that is durable on this path, in both slots */
-	unsigned record_step; /* 0: none is being written */
 };
 
 struct store {
 	struct disk_index index;
 	uint32_t units; /* of a segment */
-	uint64_t sequence;
-	uint64_t generation;
 	unsigned paths;
 	struct store_path path[DISK_PATHS_MAX];
 	struct disk_requests finished; /* for disk_reap(), and before these: */
 	struct disk_requests held; /* by devices of paths that have failed; linked by next_held */
-	struct disk_requests removed;  /* synced; wait until the members are recorded */
-	struct disk_requests deferred; /* removes of keys that are busy */
-	/* requests whose keys are being written or removed */
+	/* requests whose keys are being written */
 	LIST_HEAD(, disk_request) busy[BUSY_CHAINS];
-	struct {
-		uint64_t id, sequence;
-	} left[DISK_LEFT_MAX];
+	/* for the next block, on whatever path; the time of a step that found the first one */
+	struct disk_entry tombstone[TOMBSTONES_MAX];
+	unsigned tombstones;
+	uint64_t tombstones_ns;
+	bool ending; /* they wait for no pages */
 	uint64_t budget_bytes, budget_used, budget_since_ns;
 	uint64_t timeout_ns;
 	uint64_t dropped_queue, dropped_budget;
-	bool starting;                     /* recovery: the members are not recorded yet */
 	bool parallel;                     /* recovery scans each path on a thread of its own */
 	uint64_t (*random)(void *context); /* ids and epochs */
 	void *random_context;
@@ -161,13 +133,7 @@ static inline bool store_flying(const struct store *store)
 	return false;
 }
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status);
-/* One more tombstone for a path; false without memory. */
-bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
-	struct disk_request *request);
-/* The path has synced these tombstones, or cannot write them any more. */
-void tombstones_done(struct store_path *path, struct tombstones *list);
-/* The request's key is being written or removed, until busy_drop(), which may be called twice. */
-void busy_add(struct store *store, struct disk_request *request);
+/* The request's key is not being written any more; may be called twice. */
 void busy_drop(struct disk_request *request);
 
 /* ---- segment.c: paths and their segments ---------------------------------------------------- */
@@ -185,11 +151,9 @@ const char *path_io_error(const struct device_io *io);
 __attribute__((format(printf, 2, 3))) void path_fail(
 	struct store_path *path, const char *format, ...);
 bool path_in_service(const struct store_path *path);
-/* Writes the members to the path files that do not have them; acknowledges removals. */
-void store_record(struct store *store);
 void segment_step(struct store_path *path);
 /* Makes the path's active segment have room for a block; false: not now. */
-bool segment_room(struct store_path *path, uint32_t headers, uint32_t payload);
+bool segment_room(struct store_path *path, uint32_t payload);
 /* A new header in the active segment, at its fill mark; NULL without memory. */
 struct disk_block *segment_block(struct store_path *path);
 

@@ -8,11 +8,12 @@ import struct
 import threading
 import time
 
-WIRE = 14  # WIRE_VERSION of engine/abi/wire.h
+WIRE = 15  # WIRE_VERSION of engine/abi/wire.h
 # engine/control/members/agreed.def with the values of a cluster that tests start
 AGREED = ["cluster.id = default", "cluster.replicas = 2",
           "placement of keys = rendezvous-fnv1a-murmur3-cubic24", "slots of the directory = 65536",
-          "owners of slots = 256", "hash of page keys = xxh3-128", "bytes of a page unit = 4096"]
+          "owners of slots = 256", "hash of page keys = xxh3-128 with epochs",
+          "bytes of a page unit = 4096"]
 
 
 def text_hash(start, text):
@@ -61,9 +62,6 @@ def member(name, incarnation, bits):
     return bytes([0x12, len(me)]) + me
 
 
-TOLD = b"\xea\x01\x04\x08\x01\x10\x01"  # Told: it remembers all removals, and there were none
-
-
 def frame(message):
     return struct.pack(">I", len(message)) + message
 
@@ -84,7 +82,7 @@ class GrayMember:
     def connected(self, port):
         link = socket.create_connection(("127.0.0.1", port))
         hello = self.hello()
-        link.sendall(frame(b"\x0a" + bytes([len(hello)]) + hello) + frame(TOLD))
+        link.sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
         return link
 
     def beat(self):
@@ -123,7 +121,7 @@ class FlappingMember:
         for port in self.ports:
             try:
                 links.append(socket.create_connection(("127.0.0.1", port)))
-                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello) + frame(TOLD))
+                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
             except OSError:
                 pass  # the engine is being restarted
         return links

@@ -279,7 +279,8 @@ class Words(harness.ClusterTest):
                  ("--peer", "get KEY", "3  ", "top --once")),
                 ("health", ("print what is wrong", "2  a critical finding"),
                  ("a key was not found", "--string", "nothing is left to send")),
-                ("clear", ("one namespace and its ranks", "0  all hosts are empty", "0  success"),
+                ("clear", ("one namespace and its ranks", "0  all hosts of the cluster have",
+                           "0  success"),
                  ("--once", "doctor"))):
             said = ctl("/nowhere/e.sock", verb, "--help")
             self.assertEqual(said.returncode, 0, said.stderr)

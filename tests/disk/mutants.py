@@ -10,26 +10,22 @@ A mutant replaces text that must occur exactly once in the file; otherwise it is
 import os
 import sys
 
-SEGMENT, STORE, SCAN, RECOVER = "segment.c", "store.c", "scan.c", "recover.c"
+SEGMENT, STORE, SCAN, INDEX = "segment.c", "store.c", "scan.c", "index.c"
 
 # name: file, text in it, its replacement
 MUTANTS = {
-    "no_sync_before_footer": (SEGMENT, "path->segment[oldest].step = 0;",
-                              "path->segment[oldest].step = 1;"),
-    "no_invalidation": (SEGMENT, "&block[1]);\n\tsegment_open_submit(path);",
-                        "&block[1]);\n\tsegment->state = SEGMENT_READY;"),
+    "no_sync_before_footer": (SEGMENT, "path->segment[i].step = 0;",
+                              "path->segment[i].step = 1;"),
+    "no_invalidation": (SEGMENT, "_seal(block);\n\tsegment_open_submit(path);",
+                        "_seal(block);\n\tsegment->state = SEGMENT_READY;"),
     "unsynced_invalidation": (SEGMENT, "if (segment->step++ < 2)\n\t\tsegment_open_submit",
                               "if (segment->step++ < 1)\n\t\tsegment_open_submit"),
-    "no_epoch_check": (SCAN, " && block->epoch == scanner->epoch;", ";"),
-    "unsynced_tombstone": (STORE, "path_submit(path, &path->batch_io);",
-                           "TAILQ_INSERT_TAIL(&path->flying, &path->batch_io, flying);\n"
-                           "\tremove_batch_synced(&path->batch_io);"),
+    "no_epoch_check": (SCAN, "block->epoch == scanner->segment->epoch && ", ""),
+    "open_not_verified": (SCAN, "if (!page_is_whole(entry, pages))", "if (0)"),
+    "forgotten_is_added": (INDEX, "if (forgotten && shm_load8(forgotten)) {", "if (0) {"),
     "tail_not_zeroed": (STORE, "memset(tail + rest, 0, PAGE_UNIT - rest);",
                         "memcpy(tail + rest, (const uint8_t *)request->data + whole + rest,\n"
                         "\t\t\tPAGE_UNIT - rest);"),
-    "tombstones_not_salvaged": (RECOVER, "(void)recovery_run(path, path_tombstones_synced);", ""),
-    "oldest_salvaged_first": (RECOVER, "ordinal > path->segment[newest].ordinal))",
-                              "ordinal < path->segment[newest].ordinal))"),
 }
 
 

@@ -263,8 +263,6 @@ struct sim *sim_copy(const struct sim *sim)
 {
 	struct sim *copy = sim_new(sim->files - 1, sim->units, sim->rng);
 
-	copy->device.inode = sim->device.inode;
-	copy->device.born_ns = sim->device.born_ns;
 	for (uint32_t f = 0; f < sim->files; f++) {
 		copy->file[f].exists = sim->file[f].exists;
 		for (uint32_t u = 0; u < sim->units; u++) {

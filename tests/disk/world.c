@@ -53,28 +53,10 @@ void world_close(struct world *world)
 		sim_free(world->sim[i]);
 }
 
-/* A crash now would leave open segments that have to be copied: is there room for them? */
-static void world_check_spares(const struct world *world)
-{
-	for (unsigned i = 0; i < world->paths; i++) {
-		const struct store_path *path = &world->store.path[i];
-		uint32_t spares = 0;
-
-		for (uint32_t s = 0; s < path->segments; s++)
-			spares += path->segment[s].state == SEGMENT_FREE ||
-				  path->segment[s].state == SEGMENT_SEALED;
-		if (spares >= DISK_SPARES || path->salvaging || !path_in_service(path))
-			continue;
-		fprintf(stderr, "only %u segments are sealed or free\n", spares);
-		abort();
-	}
-}
-
 void world_turn(struct world *world)
 {
 	unsigned work = store_step(&world->store, clock_now_ns());
 
-	world_check_spares(world);
 	work += sim_complete(world->sim[sim_random(world->rng) % world->paths]);
 	world->idle = work ? 0 : world->idle + 1;
 	if (world->idle < IDLE_MAX)
@@ -195,11 +177,19 @@ enum disk_status world_write(struct world *world, uint32_t number, uint32_t vers
 	return status;
 }
 
-enum disk_status world_remove(struct world *world, uint32_t number)
+bool world_forget(struct world *world, uint32_t number)
 {
-	struct disk_request request = {.op = DISK_REMOVE, .key = page_key_of(number)};
+	struct page_key key = page_key_of(number);
 
-	return world_call(world, &request);
+	return disk_index_forget(&world->store.index, &key);
+}
+
+void world_settle(struct world *world)
+{
+	store_step(&world->store, clock_now_ns());
+	store_step(&world->store, clock_now_ns() + UINT64_C(1000000000));
+	while (store_flying(&world->store))
+		world_turn(world);
 }
 
 uint64_t world_persisted(struct world *world, uint32_t number, unsigned *ret_path)

@@ -40,7 +40,9 @@ uint32_t page_version(const uint8_t *bytes, uint32_t length, uint32_t number);
 uint32_t world_read(struct world *world, uint32_t number, bool *ret_found);
 /* Writes a page; its bytes are followed by other bytes in memory. */
 enum disk_status world_write(struct world *world, uint32_t number, uint32_t version);
-enum disk_status world_remove(struct world *world, uint32_t number);
+bool world_forget(struct world *world, uint32_t number);
+/* A second passes, in which tombstones are written, and all I/O ends. */
+void world_settle(struct world *world);
 /* The ordinal of the sealed segment that holds the page; 0: it is not persisted. */
 uint64_t world_persisted(struct world *world, uint32_t number, unsigned *ret_path);
 

@@ -49,9 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static _Alignas(4096) struct disk_block block;
 	static _Alignas(4096) struct disk_footer footer;
-	static _Alignas(4096) struct disk_path_file file[2];
+	static _Alignas(4096) struct disk_path_file file;
 	struct disk_geometry geometry = {7, 3, 64};
-	const struct disk_path_file *current = NULL;
 
 	memset(&block, 0, sizeof(block));
 	memcpy(&block, data, size < sizeof(block) ? size : sizeof(block));
@@ -66,13 +65,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (layout_footer_valid(&footer, &geometry))
 		require(footer.blocks && footer.blocks < geometry.units && footer.path_id == 7);
 
-	memcpy(&file[0], &block, sizeof(file[0]));
-	memcpy(&file[1], &footer, sizeof(file[1]));
-	layout_path_file_seal(&file[0]);
-	if (layout_path_file_read(file, DISK_SEGMENT_BYTES, &current) == PATH_FILE_OK)
-		require(current->members <= DISK_PATHS_MAX && current->path_id &&
-			current->left[0].sequence < DISK_SEQUENCE_MAX &&
-			current->segment_bytes == DISK_SEGMENT_BYTES);
+	memcpy(&file, &block, sizeof(file));
+	layout_path_file_seal(&file);
+	if (layout_path_file_check(&file, DISK_SEGMENT_BYTES) == PATH_FILE_OK)
+		require(file.path_id && file.segment_bytes == DISK_SEGMENT_BYTES);
 	return 0;
 }
 
@@ -91,9 +87,7 @@ int main(void)
 	corpus.segment = 3;
 	corpus.epoch = 99;
 	corpus.ordinal = 5;
-	corpus.previous = 4;
 	corpus.unit = 2;
-	corpus.number = 2;
 	corpus.entries = 20;
 	for (uint32_t i = 0; i < corpus.entries; i++)
 		corpus.entry[i] = (struct disk_entry){.sequence = i + 1, .length = i * 700};
@@ -103,7 +97,7 @@ int main(void)
 
 		changed = corpus;
 		for (unsigned n = (unsigned)random() % 4; n; n--) {
-			size_t at = (size_t)random() % (random() % 2 ? 72 : 72 + 20 * 32);
+			size_t at = (size_t)random() % (random() % 2 ? 48 : 48 + 20 * 32);
 
 			bytes[at] = random() % 3 ? (uint8_t)random() : random() % 2 ? 0xff : 0;
 		}

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/abi/epoch.h"
 #include "engine/abi/wire.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -142,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #ifndef FUZZ_LIBFUZZER
 
-#define CORPORA_MAX 44
+#define CORPORA_MAX 42
 
 static uint8_t corpus[CORPORA_MAX][12288];
 static size_t corpus_bytes[CORPORA_MAX];
@@ -165,8 +166,6 @@ static void corpus_directory(void)
 	Pc__Forget forget = PC__FORGET__INIT;
 	Pc__Touch touch = PC__TOUCH__INIT;
 	Pc__Ack ack = PC__ACK__INIT;
-	Pc__Relay relay = PC__RELAY__INIT;
-	Pc__Relayed relayed = PC__RELAYED__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;
 	uint32_t numbers[] = {0, 1, 2};
 
@@ -181,21 +180,6 @@ static void corpus_directory(void)
 	publish.ref = (uint32_t)FUZZ_INCARNATION;
 	publish.n_entries = 3;
 	publish.entries = entries;
-	corpus_add(true, &m);
-	m.body_case = PC__MESSAGE__BODY_RELAY;
-	m.relay = &relay;
-	relay.serial = relay.order = 1;
-	relay.holder = (uint32_t)FUZZ_INCARNATION;
-	relay.owner = 7;
-	relay.n_entries = 3;
-	relay.entries = entries;
-	corpus_add(true, &m);
-	m.body_case = PC__MESSAGE__BODY_RELAYED;
-	m.relayed = &relayed;
-	relayed.serial = 1;
-	relayed.done = true;
-	relayed.n_failed = 3;
-	relayed.failed = numbers;
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_REMOVE;
 	m.remove = &remove;
@@ -275,7 +259,9 @@ static void corpus_members(void)
 {
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Leave leave = PC__LEAVE__INIT;
-	Pc__Told told = PC__TOLD__INIT;
+	Pc__Epochs epochs = PC__EPOCHS__INIT;
+	uint32_t groups[] = {EPOCH_ALL, 7};
+	uint64_t raised[] = {1ull << 32 | 5, 2ull << 32 | 6};
 	Pc__Clear clear = PC__CLEAR__INIT;
 	Pc__Cleared cleared = PC__CLEARED__INIT;
 	Pc__DigestAsk digest_ask = PC__DIGEST_ASK__INIT;
@@ -312,9 +298,11 @@ static void corpus_members(void)
 	shown.entries = &entries;
 	shown.n_entries = 1;
 	corpus_add(true, &m);
-	m.body_case = PC__MESSAGE__BODY_TOLD;
-	m.told = &told;
-	told.complete = true;
+	m.body_case = PC__MESSAGE__BODY_EPOCHS;
+	m.epochs = &epochs;
+	epochs.groups = groups;
+	epochs.epochs = raised;
+	epochs.n_groups = epochs.n_epochs = 2;
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_CLEAR;
 	m.clear = &clear;

@@ -177,7 +177,7 @@ class Former(unittest.TestCase):
         with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as project:
             table = project.read().split("[project.scripts]\n")[1].split("\n\n")[0]
         scripts = [line.split(" = ")[0] for line in table.splitlines()]
-        self.assertEqual(set(scripts) | {"peercache-bench"}, set(OLD))  # that one is a C program
+        self.assertLessEqual(set(OLD), set(scripts) | {"peercache-bench"})
 
 
 if __name__ == "__main__":

@@ -218,12 +218,10 @@ static void engine_done(struct call *call, enum op_status status)
 		[OP_NO_SPACE] = CALL_FULL,
 		[OP_CANCELLED] = CALL_GONE};
 
-	if (call->what.kind == CALL_REMOVE)
+	if (call->what.kind >= CALL_REMOVE)
 		cache_drop(call);
 	else if (status == OP_HIT)
 		cache_put(call, &call->stored);
-	if (call->what.kind == CALL_REMOVE && world.mutant == MUTANT_SURE_REMOVE)
-		status = status == OP_PEER_DOWN ? OP_MISS : status;
 	if (call->what.kind == CALL_REMOVE && world.mutant == MUTANT_NO_PROMISE)
 		status = OP_PEER_DOWN;
 	call_end(call, (enum call_end)end[status]);
@@ -529,7 +527,7 @@ void call_start(const struct call_for *what, call_done done, void *context)
 		abort();
 	call->what = *what;
 	call->incarnation = world.node[what->node].control.incarnation;
-	call->key = node_key(what->number);
+	call->key = node_key_of(what->node, what->number);
 	call->deadline_ns = node_now(what->node) + CALL_NS;
 	call->done = done;
 	call->context = context;
@@ -538,6 +536,10 @@ void call_start(const struct call_for *what, call_done done, void *context)
 		call_end(call, CALL_GONE);
 	else if (what->kind == CALL_REMOVE)
 		(void)engine_ask(call, (struct ctl_op){.kind = CTL_REMOVE});
+	else if (what->kind == CALL_CLEAR)
+		(void)engine_ask(
+			call, (struct ctl_op){.kind = CTL_CLEAR,
+				      .count = CLEAR_CLUSTER | (what->number ? CLEAR_ALL : 0)});
 	else if (cache_find(call))
 		try_next(call);
 	else

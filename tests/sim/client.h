@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum call_kind { CALL_GET, CALL_SET, CALL_REMOVE, CALL_KINDS };
+/* CALL_CLEAR: of the cluster; `number` 0: of the group of all keys, else of all groups. */
+enum call_kind { CALL_GET, CALL_SET, CALL_REMOVE, CALL_CLEAR, CALL_KINDS };
 
 /* As enum pc_result. */
 enum call_end {

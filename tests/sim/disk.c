@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "engine/abi/crc32c.h"
 #include "engine/disk/disk.c"
@@ -18,6 +19,7 @@
 /* Of a host. */
 static struct host {
 	struct sim *path[SIM_PATHS];
+	int epochs[SIM_PATHS];       /* file of its epochs; 0: none */
 	struct sim *left[SIM_PATHS]; /* by a process that was killed: what its disks keep */
 	uint64_t random;
 	struct disk *disk; /* of the process that runs; NULL: it has not opened it */
@@ -51,7 +53,6 @@ static int device_close(struct device *device)
 static void path_set(unsigned node, unsigned path, struct sim *sim)
 {
 	host[node].path[path] = sim;
-	sim->device.inode = 1 + node * SIM_PATHS + path;
 	sim->device.wait = device_wait;
 	sim->device.close = device_close;
 }
@@ -68,8 +69,11 @@ void disks_open(unsigned node)
 
 void disks_free(unsigned node)
 {
-	for (unsigned i = 0; i < SIM_PATHS && host[node].path[i]; i++)
+	for (unsigned i = 0; i < SIM_PATHS && host[node].path[i]; i++) {
 		sim_free(host[node].path[i]);
+		if (host[node].epochs[i])
+			close(host[node].epochs[i]);
+	}
 	free(host[node].kept);
 	host[node] = (struct host){.disk = NULL};
 }
@@ -91,6 +95,39 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 	(void)reason;
 	(void)reason_bytes;
 	*ret_device = &host[world.current].path[path]->device;
+	return 0;
+}
+
+/* ---- files of epochs, in the directories of the paths ---------------------------------------- */
+
+FILE *__wrap_fopen64(const char *name, const char *mode);
+FILE *__real_fopen64(const char *name, const char *mode);
+
+/* One that is written is the host's at once. */
+FILE *__wrap_fopen64(const char *name, const char *mode)
+{
+	int *fd = &host[world.current].epochs[(unsigned)(name[1] - '0') % SIM_PATHS];
+
+	if (!strstr(name, "/peercache-disk.epochs"))
+		return __real_fopen64(name, mode);
+	if (*mode == 'w' && world.mutant != MUTANT_LOST_EPOCHS) {
+		if (*fd)
+			close(*fd);
+		*fd = memfd_create("epochs", MFD_CLOEXEC);
+	}
+	if (*fd <= 0) {
+		errno = ENOENT;
+		return NULL;
+	}
+	(void)lseek(*fd, 0, SEEK_SET);
+	return fdopen(dup(*fd), mode);
+}
+
+int __wrap_rename(const char *from, const char *to);
+
+int __wrap_rename(const char *from, const char *to)
+{
+	(void)from, (void)to;
 	return 0;
 }
 

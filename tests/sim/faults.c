@@ -54,7 +54,6 @@ static void end(unsigned i, enum ending how)
 	world_run(world.now_ns + world_random() % (SIM_MS / 4));
 	if (how == END_TERM)
 		leave(i);
-	truth_ends(i, how != END_COLD && how != END_POWER);
 	if (how == END_COLD || how == END_POWER)
 		node_crash(i, how == END_POWER);
 	else
@@ -187,6 +186,13 @@ static void split(void)
 	load(AFTER_NS);
 }
 
+static void isolate(unsigned i, bool lost)
+{
+	for (unsigned j = 0; j < world.nodes; j++)
+		if (j != i)
+			cut(i, j, lost);
+}
+
 /* ---- disks ----------------------------------------------------------------------------------- */
 
 static void spill(void)
@@ -270,12 +276,6 @@ static void ports(void)
 	}
 }
 
-/* Removals that are lost with their engine, before another one has got them, leave two values. */
-static void load_gets_and_sets(void)
-{
-	load_set(FAULT_USED * world.nodes, FAULT_USED * world.nodes, 0);
-}
-
 static void port_fails(unsigned node)
 {
 	nic_port(node, 0, false);
@@ -286,7 +286,6 @@ static void port_fails(unsigned node)
 /* Drivers are slow and packets are lost while connections are made, and engines end meanwhile. */
 static void handshake(void)
 {
-	load_gets_and_sets();
 	world.loss = 0.01;
 	for (unsigned times = 0; times < 4; times++) {
 		unsigned i = one_of(world.nodes);
@@ -311,7 +310,6 @@ static void handshake(void)
 /* Engines are started again while another one, whose rails reach them, is not told. */
 static void apart(void)
 {
-	load_gets_and_sets();
 	world.rails_apart = true;
 	world.driver_ns = SIM_MS; /* others have connections before a READ gives up */
 	for (unsigned times = 0; times < 3; times++) {
@@ -359,6 +357,114 @@ static void broken_nics(void)
 	}
 }
 
+/* ---- clears ---------------------------------------------------------------------------------- */
+
+enum absence { ABSENT_STOPPED = ENDINGS, ABSENT_CUT, ABSENCES };
+
+static void cleared(void *context, const struct call_result *result)
+{
+	*(enum call_end *)context = result->end;
+}
+
+/* A client of the node clears the cluster until all members of the map have taken it. */
+static void clear_by(unsigned by)
+{
+	static const uint64_t none = 0;
+	enum call_end end;
+
+	truth_clear(false);
+	do {
+		end = CALL_ENDS;
+		call_start(&(struct call_for){.kind = CALL_CLEAR,
+				   .node = by,
+				   .number = one_of(2),
+				   .value = &none},
+			cleared, &end);
+		while (end == CALL_ENDS)
+			world_run(world.now_ns + SIM_MS);
+	} while (end != CALL_HIT);
+	world.epoch = node_epoch(by);
+	truth_clear(true);
+}
+
+static void absent(unsigned i, enum absence how, bool gone)
+{
+	if (how == ABSENT_STOPPED)
+		node_stop(i, gone);
+	else if (how == ABSENT_CUT)
+		isolate(i, gone);
+	else if (gone)
+		end(i, (enum ending)how);
+	else
+		again(i);
+}
+
+static bool aware(unsigned i)
+{
+	const struct epoch epoch = node_epoch(i);
+
+	return epoch.all == world.epoch.all && epoch.group == world.epoch.group;
+}
+
+/*
+ * The clients of a node that comes back ask for what was stored before the clear. One that was
+ * started again takes none before it knows of the clear.
+ */
+static void old_asked(unsigned i, bool restarted)
+{
+	uint64_t until_ns = world.now_ns + HEALED_NS;
+
+	for (unsigned more = 200; more && world.now_ns < until_ns; more -= aware(i)) {
+		truth_unaware(i, !restarted && !aware(i));
+		truth_call(CALL_GET, i, load_page(), NULL, NULL);
+		world_run(world.now_ns + SIM_MS / 2);
+	}
+	truth_unaware(i, false);
+	check(aware(i), "a clear reaches each host");
+}
+
+/* All at once: what they know of clears is in the memory that is kept, or on their disks. */
+static void all_restart(void)
+{
+	pass(SIM_S);
+	for (unsigned i = 0; i < world.nodes; i++)
+		end(i, run_has_disks() ? END_POWER : END_KILL);
+	pass(SIM_S);
+	for (unsigned i = 0; i < world.nodes; i++)
+		again(i);
+	for (unsigned i = 0; i < world.nodes; i++)
+		old_asked(i, true);
+}
+
+/* A node is away, or leaves at this moment, while another one clears the cluster. */
+static void clears(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes),
+			 by = (i + 1 + one_of(world.nodes - 1)) % world.nodes;
+		enum absence how = one_of(ABSENCES);
+
+		absent(i, how, true);
+		load_none(i, true);
+		if (one_of(2))
+			away(away_ns());
+		while (truth_open_calls())
+			world_run(world.now_ns + SIM_MS);
+		clear_by(by);
+		load(one_of(2) ? 8 * SIM_MS : SIM_S);
+		absent(i, how, false);
+		old_asked(i, how < ABSENT_STOPPED);
+		load_none(i, false);
+		load(AFTER_NS);
+	}
+	all_restart();
+}
+
+static void clear_disks(void)
+{
+	clears();
+}
+
 /* ---- more ------------------------------------------------------------------------------------ */
 
 static void calm(void)
@@ -366,36 +472,6 @@ static void calm(void)
 	truth_calm(true);
 	load(10 * SIM_S);
 	truth_calm(false);
-}
-
-static void isolate(unsigned i, bool lost)
-{
-	for (unsigned j = 0; j < world.nodes; j++)
-		if (j != i)
-			cut(i, j, lost);
-}
-
-/* The engine of a client that removes pages has just started, and knows no member yet. */
-static void unjoined(void)
-{
-	for (unsigned times = 0; times < 4; times++) {
-		unsigned i = one_of(world.nodes);
-
-		end(i, one_of(2) ? END_KILL : END_COLD);
-		pass(one_of(2) ? 100 * SIM_MS : 2 * DEAD_NS);
-		isolate(i, one_of(2));
-		again(i);
-		for (unsigned k = 0; k < 40; k++) {
-			uint64_t number = load_page();
-
-			if (!truth_busy(number))
-				truth_call(CALL_REMOVE, i, number, NULL, NULL);
-			world_run(world.now_ns + SIM_MS / 4);
-		}
-		load(SIM_S);
-		isolate(i, false);
-		load(AFTER_NS);
-	}
 }
 
 static void rolling_warm(void)
@@ -495,6 +571,8 @@ static void mixture(void)
 
 const struct scenario faults[] = {
 	{"calm", "no fault", calm, PAGES_FAULT},
+	{"clear", "the cluster is cleared while a node is away", clears, PAGES_FAULT},
+	{"cleardisk", "the same, with disks", clear_disks, PAGES_FAULT},
 	{"spill", "no fault; pages that leave memory are on disk", spill, PAGES_FAULT},
 	{"diskstart", "engines with disks are stopped or killed, and started again", disk_start,
 		PAGES_FAULT},
@@ -512,8 +590,6 @@ const struct scenario faults[] = {
 	{"cutlink", "a link is cut", cut_link, PAGES_FAULT},
 	{"flaplink", "a link is cut and healed, again and again", flap_link, PAGES_FAULT},
 	{"split", "the two halves are cut apart", split, PAGES_FAULT},
-	{"unjoined", "removals by the client of an engine that has just started", unjoined,
-		PAGES_FAULT},
 	{"upgrade", "all engines are stopped and started again, one after another", rolling_warm,
 		PAGES_FAULT},
 	{"full", "shards have no room for all entries, until most pages are evicted", full,
@@ -540,7 +616,8 @@ static void heal(void)
 
 static bool fault_has_disks(void (*fault)(void))
 {
-	return fault == spill || fault == disk_start || fault == disk_power || fault == disk_fail;
+	return fault == spill || fault == disk_start || fault == disk_power || fault == disk_fail ||
+	       fault == clear_disks;
 }
 
 static bool fault_is_of_rails(void (*fault)(void))

@@ -26,6 +26,25 @@ bool page_served(unsigned reader, unsigned holder)
 	       wire_reaches(holder, reader);
 }
 
+/* Else no owner knows the page yet: with one owner a key, the link to it may be cut. */
+static bool owner_reached(unsigned holder, const struct page_key *key)
+{
+	const struct map_view *view = member_map(&world.node[holder].control);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(view, key, at);
+
+	for (unsigned i = 0; i < owners; i++) {
+		int owner = node_by_ref(view->owner[at[i]].ref);
+
+		if (owner == (int)holder)
+			return true;
+		if (owner >= 0 && wire_reaches(holder, (unsigned)owner) &&
+			wire_reaches((unsigned)owner, holder))
+			return true;
+	}
+	return false;
+}
+
 static void looked_page(void *context, const struct looked *looked)
 {
 	struct asked_page *page = context;
@@ -38,7 +57,8 @@ static void looked_page(void *context, const struct looked *looked)
 	looks->open--;
 	if (!hit && !node_holds(page->holder, &page->key))
 		looks->true_absent++;
-	else if (!hit && !page_served(page->reader, page->holder))
+	else if (!hit && (!page_served(page->reader, page->holder) ||
+				 !owner_reached(page->holder, &page->key)))
 		looks->unserved++;
 	else if (looked->how == LOOK_ABSENT)
 		looks->false_absent++;

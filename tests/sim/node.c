@@ -19,7 +19,6 @@
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/clients/clients.h"
-#include "engine/control/door.h"
 #include "tests/sim/channel.h"
 #include "tests/sim/client.h"
 #include "tests/sim/disk.h"
@@ -202,26 +201,6 @@ void __wrap_departed_add(struct directory *dir, uint32_t ref)
 	__real_departed_add(dir, ref);
 	if (world.mutant == MUTANT_SWEEP_AT_ONCE)
 		departed_tick(dir, UINT64_MAX);
-}
-
-bool __real_directory_serve_relay(
-	struct control *control, struct rpc_link *link, const Pc__Relay *relay);
-bool __wrap_directory_serve_relay(
-	struct control *control, struct rpc_link *link, const Pc__Relay *relay);
-bool __wrap_directory_serve_relay(
-	struct control *control, struct rpc_link *link, const Pc__Relay *relay)
-{
-	Pc__Relayed relayed = PC__RELAYED__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	if (world.mutant != MUTANT_RELAY_LOST && world.mutant != MUTANT_NO_RELAY)
-		return __real_directory_serve_relay(control, link, relay);
-	relayed.serial = relay->serial;
-	relayed.done = world.mutant == MUTANT_RELAY_LOST;
-	message.body_case = PC__MESSAGE__BODY_RELAYED;
-	message.relayed = &relayed;
-	rpc_reply(link, &message);
-	return true;
 }
 
 bool __real_member_probe_ack(
@@ -432,8 +411,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 		memory_own(&control->shard->memory);
 		memory_own(&control->shard->state_memory);
 	}
-	/* only a keeper keeps the memory of removals, which is large */
-	if ((world.keeper && door_open(control) < 0) || rpc_open(control) < 0 ||
+	if ((world.keeper && epochs_open(control, clients_accept) < 0) || rpc_open(control) < 0 ||
 		members_open(control) < 0 || directory_open(control) < 0 ||
 		(world.keeper && connections_begin(i) < 0) || tick_open(control) < 0)
 		abort();
@@ -467,7 +445,7 @@ static void process_end(unsigned i, bool power, bool kept)
 	directory_close(&n->control);
 	members_close(&n->control);
 	rpc_close(&n->control);
-	removals_close(&n->control);
+	epochs_close(&n->control);
 	clear_close(&n->control);
 	ctl_free(n->control.ctl);
 	shard_close(n->control.shard);
@@ -502,11 +480,36 @@ void node_stop(unsigned i, bool stopped)
 	world.node[i].stopped = stopped;
 }
 
+/* As key_hash(): all keys are of one group. */
+static struct page_key key_in(const struct epoch *epoch, uint64_t number)
+{
+	uint64_t at = map_mix(world.seed ^ epoch->all ^ epoch->group) + 2 * number;
+	struct page_key key = {.word = {map_mix(at), map_mix(at + 1)}};
+
+	key.word[0] = (key.word[0] & ~(PAGE_GROUP_0 | PAGE_EPOCH_0)) | epoch_bits(epoch);
+	key.word[1] &= ~PAGE_GROUP_1;
+	return key;
+}
+
 struct page_key node_key(uint64_t number)
 {
-	uint64_t at = map_mix(world.seed) + 2 * number;
+	return key_in(&world.epoch, number);
+}
 
-	return (struct page_key){.word = {map_mix(at), map_mix(at + 1)}};
+struct epoch node_epoch(unsigned i)
+{
+	const struct status_segment *status = world.node[i].control.status;
+
+	if (!status || world.mutant == MUTANT_NO_EPOCH)
+		return (struct epoch){.all = 0};
+	return epoch_load(&status->epochs, 0);
+}
+
+struct page_key node_key_of(unsigned i, uint64_t number)
+{
+	const struct epoch epoch = node_epoch(i);
+
+	return key_in(&epoch, number);
 }
 
 static void set_done(void *context, uint64_t started_ns, enum op_status status)

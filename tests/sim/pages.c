@@ -150,8 +150,7 @@ bool page_removed(unsigned node, const struct dir_entry *entry)
 
 __typeof__(page_forget) __real_page_forget, __wrap_page_forget;
 
-enum forget_state __wrap_page_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool __wrap_page_forget(struct control *control, const struct page_key *key)
 {
 	const struct pages *pages = &world.node[world.current].pages;
 	const struct index_entry *entry = index_find(control->index, key);
@@ -160,11 +159,10 @@ enum forget_state __wrap_page_forget(struct control *control, const struct page_
 		pages->removed[place_rail(entry->place)][place_unit(entry->place)] =
 			entry->generation;
 	if (!entry || world.mutant != MUTANT_HALF_FORGET)
-		return __real_page_forget(control, key, wait, ret_had);
-	*ret_had = true;
+		return __real_page_forget(control, key);
 	directory_remove(control, key,
 		&(struct location){.place = entry->place, .generation = entry->generation});
-	return FORGET_DURABLE;
+	return true;
 }
 
 void pages_evict(unsigned node, uint64_t count)
@@ -208,7 +206,7 @@ bool page_of(unsigned node, uint64_t number, struct content *ret)
 	entry = index_find(n->control.index, &key);
 	if (entry)
 		*ret = content_of(page_bytes(node, entry->place), entry->length);
-	return entry || (!n->control.disk_shut && disk_content(node, &key, ret));
+	return entry || (!n->control.door_shut && disk_content(node, &key, ret));
 }
 
 void page_fill(unsigned node, uint64_t number)

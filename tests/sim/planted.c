@@ -90,16 +90,9 @@ void __wrap_pool_write_end(struct pool *pool, uint32_t place, uint32_t generatio
 
 __typeof__(tier_forget) __real_tier_forget, __wrap_tier_forget;
 
-enum forget_state __wrap_tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool __wrap_tier_forget(struct control *control, const struct page_key *key)
 {
-	*ret_had = false;
-	if (world.mutant == MUTANT_NO_TOMBSTONE)
-		return FORGET_DURABLE;
-	if (world.mutant != MUTANT_SOON_DURABLE)
-		return __real_tier_forget(control, key, wait, ret_had);
-	(void)__real_tier_forget(control, key, NULL, ret_had);
-	return FORGET_DURABLE;
+	return world.mutant != MUTANT_NO_TOMBSTONE && __real_tier_forget(control, key);
 }
 
 __typeof__(directory_on_disk) __real_directory_on_disk, __wrap_directory_on_disk;
@@ -117,17 +110,37 @@ void __wrap_show_begin(struct directory *dir, struct owner *owner)
 		__real_show_begin(dir, owner);
 }
 
-__typeof__(removals_add) __real_removals_add, __wrap_removals_add;
+__typeof__(epochs_heard) __real_epochs_heard, __wrap_epochs_heard;
 
-void __wrap_removals_add(struct control *control, const struct removal *removal)
+void __wrap_epochs_heard(struct control *control, const Pc__Hello *hello)
 {
-	if (world.mutant != MUTANT_NO_MEMORY)
-		__real_removals_add(control, removal);
+	Pc__Hello heard = *hello;
+
+	if (world.mutant == MUTANT_DEAF_EPOCH)
+		heard.n_epochs = 0;
+	__real_epochs_heard(control, &heard);
 }
 
-__typeof__(removals_missing) __real_removals_missing, __wrap_removals_missing;
+__typeof__(epochs_serve) __real_epochs_serve, __wrap_epochs_serve;
 
-bool __wrap_removals_missing(const struct control *control)
+bool __wrap_epochs_serve(struct control *control, struct rpc_link *link, const Pc__Epochs *message)
 {
-	return world.mutant != MUTANT_ALL_HERE && __real_removals_missing(control);
+	return world.mutant == MUTANT_DEAF_EPOCH || __real_epochs_serve(control, link, message);
+}
+
+__typeof__(epochs_open) __real_epochs_open, __wrap_epochs_open;
+
+int __wrap_epochs_open(struct control *control, void (*opened)(struct control *control))
+{
+	int rc = __real_epochs_open(control, opened);
+
+	control->door_shut &= world.mutant != MUTANT_OPEN_DOOR;
+	return rc;
+}
+
+__typeof__(epoch_past) __real_epoch_past, __wrap_epoch_past;
+
+bool __wrap_epoch_past(const struct control *control, const struct page_key *key)
+{
+	return world.mutant != MUTANT_NO_SWEEP && __real_epoch_past(control, key);
 }

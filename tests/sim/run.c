@@ -218,13 +218,13 @@ static const struct scenario scenarios[] = {
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
-	"own-word", "beat-refute", "no-latch", "no-pad", "no-compare", "relay-lost", "no-relay",
-	"suspect-fact", "sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early",
-	"global-cap", "any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove",
-	"disk-remove", "sure-remove", "no-promise", "no-room", "no-show", "no-memory",
-	"lost-return", "no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold",
-	"no-recovery", "error-is-ok", "lost-write", "all-here", "qp-reused", "unproven",
-	"kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall"};
+	"own-word", "beat-refute", "no-latch", "no-pad", "no-compare", "suspect-fact",
+	"sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early", "global-cap",
+	"any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove", "disk-remove",
+	"no-promise", "no-room", "no-show", "lost-return", "no-quarantine", "no-tombstone",
+	"unread", "disk-untold", "no-recovery", "error-is-ok", "lost-write", "qp-reused",
+	"unproven", "kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall",
+	"no-epoch", "open-door", "deaf-epoch", "lost-epochs", "no-sweep"};
 
 static int usage(int status)
 {

@@ -27,8 +27,7 @@ PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("gray", "own-word", "gray: removed"), ("gray", "beat-refute", "gray: removed"),
            ("gray", "no-latch", "gray: stays off"),
            ("flapper", "no-latch", "bounded changes"), ("mtu", "no-pad", "gray: removed"),
-           ("repair", "no-compare", "repaired"), ("onelink1", "relay-lost", "oracle"),
-           ("onelink1", "no-relay", "oracle"),
+           ("repair", "no-compare", "repaired"),
            ("onelink", "suspect-fact", "false removal"),
            ("partition1", "sweep-at-once", "oracle"),
            ("turns", "fresh-trusted", "oracle"),
@@ -81,11 +80,9 @@ def main(program):
             if scenario in ("gray", "mtu"):
                 assert 3500 <= report["gone_ms"] <= 5000, report
                 assert report["timeouts_percent"] == 0, report
-        # one owner per key, which the holder may not reach: a third engine relays its entries
-        for scenario, report in reports(program, ONE_OWNER, seed).items():
+        # one owner per key, which the holder may not reach
+        for report in reports(program, ONE_OWNER, seed).values():
             assert report["failed"] == [], report
-            worst = report["misses_percent"]
-            assert scenario == "partition1" or worst[1] == worst[3] == 0, report
     # a sanitizer looks for other mistakes, in the paths of the clean runs
     for planted in () if ANY_STATE else PLANTED:
         assert any(found(program, *planted, seed) for seed in SEEDS), planted

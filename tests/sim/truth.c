@@ -7,13 +7,12 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/directory/removals_inner.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/run.h"
 
 #define SETTLED_NS SIM_S
-#define WALKS_WAIT_NS (6 * SIM_S) /* twice dead_after_ms: until Told, and stopped then */
+#define WALKS_WAIT_NS (6 * SIM_S) /* twice dead_after_ms */
 
 static const char *const names[RULES] = {
 	[RULE_SET_STORED] = "set said hit, and no node has the page",
@@ -24,11 +23,11 @@ static const char *const names[RULES] = {
 	[RULE_REMOVED_HELD] = "removed page came back",
 	[RULE_REMOVED_ENTRY] = "removal ended before an owner dropped the entry",
 	[RULE_REMOVAL_TOLD] = "removal without a fault is unreachable",
+	[RULE_CLEARED_HELD] = "cleared page was not swept",
 	[RULE_ENTRY_PAGE] = "entry without a page",
 	[RULE_ENTRY_OWNED] = "entry at a member that does not own it",
 	[RULE_PAGE_ENTRY] = "page without an entry",
 	[RULE_PAGE_FOUND] = "page is not found",
-	[RULE_ONE_VALUE] = "two values of a page",
 	[RULE_CREDITS] = "credit is lost",
 	[RULE_SLOTS] = "slot is lost",
 	[RULE_ANSWERS] = "answer is lost",
@@ -43,9 +42,7 @@ struct watched {
 	uint64_t number;
 	/* at the start of the call */
 	uint64_t dead, value, left;
-	uint64_t since_ns;    /* when the call began */
-	uint64_t incarnation; /* of the engine of its host */
-	uint64_t holders;     /* a bit for each node that has the page and serves the reader */
+	uint64_t holders; /* a bit for each node that has the page and serves the reader */
 	bool set;
 	call_done then;
 	void *context;
@@ -74,6 +71,24 @@ void truth_broken(enum rule rule, uint64_t number)
 	check(false, names[rule]);
 }
 
+void truth_clear(bool taken)
+{
+	for (uint64_t i = 0; i < truth.pages; i++) {
+		struct page_state *page = &truth.page[i];
+
+		page->set = false;
+		if (taken)
+			page->dead = page->value - 1;
+		else
+			page->value++;
+	}
+}
+
+void truth_unaware(unsigned node, bool unaware)
+{
+	truth.unaware[node] = unaware;
+}
+
 bool truth_busy(uint64_t number)
 {
 	return truth.page[number].busy;
@@ -98,23 +113,17 @@ static bool link_is_cut(unsigned node)
 }
 
 /*
- * The node may not tell the owners of its map what it has, or cannot: see DIRECTORY.md. Once it has
- * told them, and after a long time, the answer is false.
+ * The node cannot tell the owners of its map what it has. Once it has told them, and after a long
+ * time, the answer is false.
  */
 static bool walks_wait(unsigned node)
 {
 	const struct seen_map *map = &truth.map[node];
-	unsigned current = world.current;
-	bool wait;
 
 	if (world.now_ns - map->walks_ns >= SETTLED_NS ||
 		world.now_ns - map->since_ns >= WALKS_WAIT_NS)
 		return false;
-	world.current = node; /* whose clock net_now() reads */
-	wait = world.node[node].stopped || link_is_cut(node) ||
-	       removals_held(&world.node[node].control);
-	world.current = current;
-	return wait;
+	return world.node[node].stopped || link_is_cut(node);
 }
 
 /*
@@ -226,7 +235,7 @@ static void got(const struct watched *w, const struct call_result *result)
 		truth_broken(RULE_BYTES, w->number);
 	else if (result->end == CALL_HIT && result->value <= w->dead)
 		truth_broken(RULE_REMOVED_FOUND, w->number);
-	if (absent && w->set && page->set && page->left == w->left &&
+	if (absent && w->set && page->set && !page->late && page->left == w->left &&
 		page_left(w->number) == w->left &&
 		w->holders & page->holders & holders_of(w->node, w->number))
 		truth_broken(RULE_SET_FOUND, w->number);
@@ -284,111 +293,22 @@ static void entries_dropped(const struct watched *w)
 	}
 }
 
-/* The engine that the client called has ended since. */
-static bool engine_ended(const struct watched *w, const struct call_result *result)
-{
-	return result->end == CALL_GONE ||
-	       world.node[w->node].control.incarnation != w->incarnation;
-}
-
-static void page_unsure(struct page_state *page, uint64_t value)
-{
-	if (page->unsure < value)
-		page->unsure = value;
-}
-
-static bool batch_forgets(const struct batch *batch, const struct page_key *key)
-{
-	for (unsigned i = 0; batch && batch->kind == DIR_FORGET && i < batch->count; i++)
-		if (page_key_equal(&batch->target[i]->update->key, key))
-			return true;
-	return false;
-}
-
-/* The owner has not executed a removal of the key, or has not recorded it. */
-static bool owner_lacks_forget(const struct owner *owner, const struct page_key *key)
-{
-	const struct dir_target *target;
-	const struct batch *batch;
-
-	TAILQ_FOREACH (target, &owner->queue[DIR_FORGET], next)
-		if (page_key_equal(&target->update->key, key))
-			return true;
-	STAILQ_FOREACH (batch, &owner->batches, next)
-		if (batch_forgets(batch, key))
-			return true;
-	STAILQ_FOREACH (batch, &owner->unsynced, next)
-		if (run_has_disks() && batch_forgets(batch, key))
-			return true;
-	return batch_forgets(owner->relay, key);
-}
-
-/* The position since which this engine alone may remember what a member has missed. */
-static uint64_t owed_since(const struct removals *r)
-{
-	uint64_t since = r->log->head;
-	const struct telling *t;
-
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
-		if (r->log->name[i].owed_at && r->log->name[i].owed_at < since)
-			since = r->log->name[i].owed_at;
-	LIST_FOREACH (t, &r->tellings, next)
-		if (t->begin < since)
-			since = t->begin;
-	return since;
-}
-
-static bool forget_owed(const struct control *control, const struct page_key *key, bool kept)
-{
-	const struct removals *r = control->removals;
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &control->directory->owners, next)
-		if (owner_lacks_forget(owner, key))
-			return true;
-	for (uint64_t at = owed_since(r); !kept && at < r->log->head; at++)
-		if (page_key_equal(&r->log->removal[at % REMOVALS_MAX].key, key))
-			return true;
-	return false;
-}
-
-void truth_ends(unsigned node, bool kept)
-{
-	const struct control *control = &world.node[node].control;
-
-	for (uint64_t number = 0; number < truth.pages; number++) {
-		struct page_state *page = &truth.page[number];
-		const struct page_key key = node_key(number);
-
-		if (control->incarnation && page->remover == control->incarnation &&
-			forget_owed(control, &key, kept))
-			page_unsure(page, page->untold);
-	}
-}
-
+/* A host that is away during a removal may bring the page back: it is judged without faults. */
 static void removed(const struct watched *w, const struct call_result *result)
 {
 	struct page_state *page = &truth.page[w->number];
-	bool told = result->end == CALL_HIT || result->end == CALL_MISS;
 
 	page->busy = false;
-	/* no engine took it: it removed nothing */
-	if (result->end == CALL_GONE && w->since_ns == world.now_ns) {
-		page->value = w->value;
-		page->set = w->set;
-		page->remover = 0;
-	}
-	if (told && page->dead < w->value)
-		page->dead = w->value;
-	if (told)
-		page->remover = 0;
-	/* the engine ended, and its disk may not have recorded the removal */
-	if (!told && engine_ended(w, result) && run_has_disks())
-		page_unsure(page, w->value);
-	if (told && truth.calm)
-		entries_dropped(w);
-	if (!told && truth.calm)
+	page->late |= result->end != CALL_HIT && result->end != CALL_MISS;
+	if (!truth.calm)
+		return;
+	if (result->end != CALL_HIT && result->end != CALL_MISS) {
 		truth_broken(RULE_REMOVAL_TOLD, w->number);
+		return;
+	}
+	if (page->dead < w->value)
+		page->dead = w->value;
+	entries_dropped(w);
 }
 
 static void answered(void *context, const struct call_result *result)
@@ -401,6 +321,7 @@ static void answered(void *context, const struct call_result *result)
 	case CALL_GET: got(w, result); break;
 	case CALL_SET: was_set(w, result); break;
 	case CALL_REMOVE: removed(w, result); break;
+	case CALL_CLEAR:
 	case CALL_KINDS:
 	default: break;
 	}
@@ -419,20 +340,14 @@ void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done t
 	*w = (struct watched){.kind = kind,
 		.node = node,
 		.number = number,
-		.dead = page->dead,
+		.dead = truth.unaware[node] ? 0 : page->dead,
 		.value = page->value,
 		.left = page_left(number),
-		.since_ns = world.now_ns,
-		.incarnation = world.node[node].control.incarnation,
 		.holders = kind == CALL_GET ? holders_of(node, number) : 0,
 		.set = page->set && page->left == page_left(number),
 		.then = then,
 		.context = context};
 	page->busy |= kind != CALL_GET;
-	if (kind == CALL_REMOVE) {
-		page->untold = page->value;
-		page->remover = w->incarnation;
-	}
 	page->value += kind == CALL_REMOVE;
 	page->set &= kind != CALL_REMOVE;
 	truth.calls++;
@@ -470,7 +385,7 @@ void truth_print(bool json)
 
 	if (!truth.pages)
 		return;
-	for (unsigned kind = 0; kind < CALL_KINDS; kind++) {
+	for (unsigned kind = 0; kind < CALL_CLEAR; kind++) {
 		printf(json ? "\"%s\": {" : "%s:", kinds[kind]);
 		for (unsigned end = 0; end < CALL_ENDS; end++)
 			printf(json ? "%s\"%s\": %llu" : "%s %s %llu", json && end ? ", " : "",

@@ -84,23 +84,12 @@ static void page_judge(unsigned node, uint64_t number, const struct content *con
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-static struct {
-	uint64_t number, value; /* that the first reader found; 0: none did */
-	unsigned missed;        /* readers that did not find it */
-} reading;
+static unsigned missed; /* readers that did not find the page */
 
 static void read_one(void *context, const struct call_result *result)
 {
 	(void)context;
-	if (result->end != CALL_HIT) {
-		reading.missed++;
-		return;
-	}
-	if (reading.value && reading.value != result->value &&
-		reading.value > truth.page[reading.number].unsure &&
-		result->value > truth.page[reading.number].unsure)
-		truth_broken(RULE_ONE_VALUE, reading.number);
-	reading.value = result->value;
+	missed += result->end != CALL_HIT;
 }
 
 static void calls_end(void)
@@ -114,14 +103,12 @@ static void read_by_all(uint64_t number)
 {
 	bool had = truth_held(number);
 
-	reading.number = number;
-	reading.value = 0;
-	reading.missed = 0;
+	missed = 0;
 	for (unsigned i = 0; i < world.nodes; i++)
 		truth_call(CALL_GET, i, number, read_one, NULL);
 	calls_end();
 	/* pages that come from disk make others leave it; without disks none leaves */
-	if (had && reading.missed && (!run_has_disks() || truth_held(number)))
+	if (had && missed && (!run_has_disks() || truth_held(number)))
 		truth_broken(RULE_PAGE_FOUND, number);
 }
 
@@ -140,9 +127,26 @@ static void remove_some(void)
 		}
 }
 
+static void sweep_judge(unsigned node)
+{
+	const struct epoch epoch = node_epoch(node);
+	struct index_entry entry[64];
+	uint64_t cursor = 0;
+
+	do {
+		unsigned count = index_walk(world.node[node].control.index, &cursor, 64, entry);
+
+		for (unsigned i = 0; i < count; i++)
+			if ((entry[i].key.word[0] & PAGE_EPOCH_0) != epoch_bits(&epoch))
+				truth_broken(RULE_CLEARED_HELD, node);
+	} while (cursor);
+}
+
 void truth_judge(void)
 {
 	calls_end();
+	for (unsigned i = 0; i < world.nodes; i++)
+		sweep_judge(i);
 	for (unsigned i = 0; i < world.nodes; i++)
 		shard_judge(i);
 	each_page(page_judge);

@@ -10,14 +10,12 @@
 
 struct page_state {
 	uint64_t value;   /* that a set stores now; values start at 1 */
-	uint64_t dead;    /* this value and lower ones are removed, as a removal has said */
-	uint64_t unsure;  /* this value and lower ones may be removed or not */
-	uint64_t untold;  /* the value of a removal that was not yet, or neither, hit or miss, */
-	uint64_t remover; /* and the incarnation of the engine that was asked; 0: there is none */
+	uint64_t dead;    /* this value and lower ones are removed or cleared */
 	uint64_t left;    /* page_left() when a set said hit */
 	bool set;         /* a set said hit, and no removal began since, */
 	uint64_t holders; /* and a bit for each node whose page it stored or found */
 	bool busy;        /* a set or a remove is in progress */
+	bool late;        /* messages of a removal without an answer may still take entries */
 };
 
 struct broken {
@@ -35,6 +33,7 @@ struct truth {
 	unsigned calls; /* in progress */
 	struct seen_map map[FAULT_NODES_MAX];
 	bool calm;
+	bool unaware[FAULT_NODES_MAX]; /* it need not know the last clear yet */
 	uint64_t ends[CALL_KINDS][CALL_ENDS];
 	uint64_t broken[RULES];
 	struct broken first[RULES];

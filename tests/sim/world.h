@@ -10,6 +10,7 @@
 
 #include <sys/queue.h>
 
+#include "engine/abi/epoch.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
@@ -46,8 +47,6 @@ enum mutant {
 	MUTANT_NO_LATCH,      /* a Hello brings back a member that did not serve */
 	MUTANT_NO_PAD,        /* all probes are small */
 	MUTANT_NO_COMPARE,    /* no engine compares its entries with their owners */
-	MUTANT_RELAY_LOST,    /* a relay is acknowledged by the member that should pass it on */
-	MUTANT_NO_RELAY,      /* no engine passes relays on */
 	MUTANT_SUSPECT_FACT,  /* a member that another one claims is removed at once */
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANT_NO_REFUTE,     /* none refutes a claim */
@@ -61,21 +60,17 @@ enum mutant {
 	MUTANT_HALF_FORGET,   /* a removal drops the entries of a page and keeps the page */
 	MUTANT_LOST_REMOVE,   /* an owner acknowledges removes of entries that it keeps */
 	MUTANT_DISK_REMOVE,   /* the same of pages on disk */
-	MUTANT_SURE_REMOVE,   /* a client takes an unreachable removal for one that is done */
 	MUTANT_NO_PROMISE,    /* all removals are unreachable */
 	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */
 	MUTANT_NO_SHOW,       /* owners show no entries: those without a page stay */
-	MUTANT_NO_MEMORY,     /* no engine remembers removals for members that are away */
 	MUTANT_LOST_RETURN,   /* credits that come back unused stay credits */
 	MUTANT_NO_QUARANTINE, /* a client does not say which slot it writes into */
 	MUTANT_NO_TOMBSTONE,  /* a removal leaves the page on the disk */
-	MUTANT_SOON_DURABLE,  /* a removal ends before its tombstone is synced */
 	MUTANT_UNREAD,        /* a page is published before the disk has read it */
 	MUTANT_DISK_UNTOLD,   /* owners are not told that a page is on disk */
 	MUTANT_NO_RECOVERY,   /* a disk is empty after each start */
 	MUTANT_ERROR_IS_OK,   /* a page whose READ from disk has failed counts as read */
 	MUTANT_LOST_WRITE,    /* the end of a write to disk does not free some slots */
-	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANT_QP_REUSED,     /* a QP serves all that name its number, with any key */
 	MUTANT_UNPROVEN,      /* no answer to a probe is reported */
 	MUTANT_KEPT_CONN,     /* no connection that a rail returns is taken back */
@@ -84,6 +79,11 @@ enum mutant {
 	MUTANT_KEPT_QPS,      /* connections with a member that has left the map stay */
 	MUTANT_KEPT_STUCK,    /* QPs that do not complete what was posted are not destroyed */
 	MUTANT_NO_STALL,      /* rails wait for READs without an answer for ever */
+	MUTANT_NO_EPOCH,      /* epochs are not part of keys */
+	MUTANT_OPEN_DOOR,     /* an engine takes clients before it has heard a member */
+	MUTANT_DEAF_EPOCH,    /* epochs of other engines are not merged */
+	MUTANT_LOST_EPOCHS,   /* an engine forgets its epochs when it ends */
+	MUTANT_NO_SWEEP,      /* pages of before a clear stay */
 	MUTANTS,
 };
 
@@ -123,8 +123,9 @@ struct world {
 	unsigned crash_node;
 	unsigned bare; /* 1 + index of the node that is opened without rails; 0: none */
 	uint64_t deliveries;
-	uint64_t bytes; /* sent by all nodes */
-	uint64_t *cut;  /* a bit per pair of nodes: see world_cut() */
+	uint64_t bytes;     /* sent by all nodes */
+	uint64_t *cut;      /* a bit per pair of nodes: see world_cut() */
+	struct epoch epoch; /* of all keys, since the last clear that was taken */
 	struct node *node;
 };
 
@@ -186,6 +187,10 @@ void node_turn(unsigned i);
 uint64_t node_now(unsigned i);
 void node_stop(unsigned i, bool stopped);
 struct page_key node_key(uint64_t number);
+/* The key that the clients of the node compute: what they know of clears may be old. */
+struct page_key node_key_of(unsigned i, uint64_t number);
+/* The epoch that the clients of the node know. */
+struct epoch node_epoch(unsigned i);
 /* Stores a page without bytes on node i and publishes it, with a deadline of one second. */
 void node_set(unsigned i, uint64_t number);
 bool node_holds(unsigned i, const struct page_key *key);

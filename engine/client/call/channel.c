@@ -80,6 +80,7 @@ static int channel_begin_session(
 	if (rc)
 		return rc;
 	channel_session_set(ch, session);
+	ch->epochs_version = CLIENT_NONE;
 	ch->broken = false;
 	ch->looked_ns = clock_monotonic_ns();
 	map_forget(ch);
@@ -306,7 +307,7 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	ch->pc = pc;
 	verify_open(ch);
-	key_text_init(&ch->key_text, &pc->name_space);
+	ch->name_space = pc->name_space;
 	ch->wake = -1;
 	ch->memory_changes = UINT32_MAX;
 	ch->cache = cache_new();
@@ -379,14 +380,14 @@ void pc_channel_close(struct pc_channel *ch)
 
 int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
 {
-	struct key_space space;
-
 	error_clear();
 	if (!ch)
 		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
 	if (name_space)
-		key_name_space(name_space, &space);
-	key_text_init(&ch->key_text, name_space ? &space : &ch->pc->name_space);
+		key_name_space(name_space, &ch->name_space);
+	else
+		ch->name_space = ch->pc->name_space;
+	ch->epochs_version = CLIENT_NONE;
 	return 0;
 }
 

@@ -535,6 +535,7 @@ int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigne
 	if (!x)
 		return error_set(-ENOMEM, "out of memory");
 	memset(x, 0, sizeof(*x));
+	channel_epoch(ch);
 	key_hash(&ch->key_text, key, key_bytes, &x->key);
 	spent_ns = clock_monotonic_ns() - start_ns;
 	rc = explain_key(ch, x, spent_ns < ns ? ns - spent_ns : 0);

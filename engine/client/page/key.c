@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page key: the 128-bit XXH3 hash of (digest of the namespace, key), with the bits of the
- * namespace's group. It is the same on every machine and in every version, because the hash input
- * is bytes in little-endian order, never words. Any thread.
+ * The page key: the 128-bit XXH3 hash of (digest of the namespace and its epochs, key), with the
+ * bits of the namespace's group. It is the same on every machine and in every version, because the
+ * hash input is bytes in little-endian order, never words. Any thread.
  *
  * Every page of every call needs it, so the keys of a batch that have the usual length (key.h) are
  * hashed four at a time where the CPU has AVX2. Then the channel's location cache is prefetched,
@@ -16,6 +16,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
+#include "engine/client/attach/session.h"
 
 #include <string.h>
 
@@ -39,15 +40,25 @@ void key_name_space(const char *name_space, struct key_space *ret)
 	ret->group.word[1] &= PAGE_GROUP_1;
 }
 
-void key_text_init(struct key_text *text, const struct key_space *space)
+/* Of the namespace in this epoch. Without a clear it is the namespace's own. */
+static struct page_key key_epoch_digest(const struct key_space *space, const struct epoch *epoch)
 {
-	const struct page_key *name_space = &space->digest;
+	const uint64_t word[4] = {htole64(space->digest.word[0]), htole64(space->digest.word[1]),
+		htole64(epoch->all), htole64(epoch->group)};
+
+	return epoch->all | epoch->group ? key_digest(word, sizeof(word)) : space->digest;
+}
+
+void key_text_init(struct key_text *text, const struct key_space *space, const struct epoch *epoch)
+{
+	const struct page_key digest = key_epoch_digest(space, epoch), *name_space = &digest;
 	const uint64_t word[2] = {htole64(name_space->word[0]), htole64(name_space->word[1])};
 	const uint64_t bytes = sizeof(struct page_key) + KEY_BYTES_USUAL;
 
 	text->group = space->group;
-	text->group_bits[0] = PAGE_GROUP_0;
-	text->group_bits[1] = PAGE_GROUP_1;
+	text->group.word[0] |= epoch_bits(epoch);
+	text->group_bits[0] = KEY_FIXED_0;
+	text->group_bits[1] = KEY_FIXED_1;
 	text->start[0] = bytes * KEY_PRIME_1;
 	text->start[1] = bytes * KEY_PRIME_2;
 	memcpy(text->name_space, word, sizeof(word));
@@ -253,8 +264,26 @@ WIDE static void keys_hash_wide(struct pc_batch *b)
 }
 #endif
 
+void channel_epoch(struct pc_channel *ch)
+{
+	const struct epochs_shared *epochs;
+	struct epoch epoch;
+	uint32_t version;
+
+	if (unlikely(!ch->session))
+		return; /* the batch is refused */
+	epochs = &ch->session->status->epochs;
+	version = shm_load_acquire(&epochs->version);
+	if (likely(version == ch->epochs_version))
+		return;
+	epoch = epoch_load(epochs, epoch_group(&ch->name_space.group));
+	key_text_init(&ch->key_text, &ch->name_space, &epoch);
+	ch->epochs_version = version;
+}
+
 void keys_hash(struct pc_batch *b)
 {
+	channel_epoch(b->channel);
 #if defined(__x86_64__)
 	if (likely(b->left == b->count && __builtin_cpu_supports("avx2"))) {
 		keys_hash_wide(b);

@@ -13,6 +13,7 @@
 
 #include "config/likely.h"
 #include "config/limits.h"
+#include "engine/abi/epoch.h"
 #include "engine/abi/page.h"
 
 #define KEY_BYTES_USUAL 64u /* length of SGLang's keys: SHA-256 in hexadecimal */
@@ -30,9 +31,10 @@ struct key_text {
 	alignas(16) unsigned char name_space[sizeof(struct page_key)];
 	unsigned char key[KEY_BYTES_MAX];
 	uint64_t name_space_mix, name_space_sum; /* computed of the digest alone */
-	struct page_key group;                   /* key_space.group */
+	/* key_space.group, and the bits of its epochs */
+	struct page_key group;
 	/* in memory, because constants of this length take up to three instructions each: */
-	uint64_t group_bits[2]; /* PAGE_GROUP_* */
+	uint64_t group_bits[2]; /* KEY_FIXED_*: those of `group` */
 	uint64_t start[2];      /* first and second prime, times the number of bytes hashed */
 	uint64_t secret[10];    /* XXH3's, from byte 16 on */
 };
@@ -44,13 +46,17 @@ struct key_space {
 	struct page_key group;  /* bits of PAGE_GROUP_*, of the text in front of KEY_GROUP_END */
 };
 #define KEY_GROUP_END "||"
+/* bits of a page key that are the same in all keys of a namespace and an epoch */
+#define KEY_FIXED_0 (PAGE_GROUP_0 | PAGE_EPOCH_0)
+#define KEY_FIXED_1 PAGE_GROUP_1
 
 void key_name_space(const char *name_space, struct key_space *ret);
 /*
- * Prepares `text` for key_hash(): writes the digest of the namespace in front of the place of the
- * key, once for all keys of the namespace.
+ * Prepares `text` for key_hash(): writes the digest of the namespace and its epochs in front of the
+ * place of the key, once for all keys of the namespace.
  */
-void key_text_init(struct key_text *text, const struct key_space *name_space);
+void key_text_init(
+	struct key_text *text, const struct key_space *name_space, const struct epoch *epoch);
 
 __extension__ typedef unsigned __int128 key_wide;
 
@@ -107,14 +113,20 @@ static inline void key_hash(
 	struct page_key hash = likely(bytes == KEY_BYTES_USUAL) ? key_hash_usual(text, key)
 								: key_hash_any(text, key, bytes);
 
-	ret_key->word[0] = (hash.word[0] & ~PAGE_GROUP_0) | text->group.word[0];
-	ret_key->word[1] = (hash.word[1] & ~PAGE_GROUP_1) | text->group.word[1];
+	ret_key->word[0] = (hash.word[0] & ~KEY_FIXED_0) | text->group.word[0];
+	ret_key->word[1] = (hash.word[1] & ~KEY_FIXED_1) | text->group.word[1];
 	if (unlikely(page_key_none(ret_key)))
 		ret_key->word[0] = 1; /* an all-zero page key would mean "no page" */
 }
 
 struct pc_batch;
+struct pc_channel;
 
+/*
+ * Looks whether a clear has raised the epochs of the channel's namespace since its last key, and
+ * prepares the text of its keys anew then. Channel thread.
+ */
+void channel_epoch(struct pc_channel *ch);
 /* Hashes the keys of all pages of a batch that are not done. Channel thread. */
 void keys_hash(struct pc_batch *b);
 

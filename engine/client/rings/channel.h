@@ -82,7 +82,9 @@ struct pc_channel {
 	/* channel of the engine that the attach thread has opened for this one; NULL: none. Under
 	 * pc->lock */
 	struct opened *opened;
-	struct key_text key_text; /* input of the key hash, for the namespace of the channel */
+	struct key_space name_space;
+	struct key_text key_text; /* input of the key hash, of `name_space` in its epochs */
+	uint32_t epochs_version;  /* of these epochs; CLIENT_NONE: the text is prepared anew */
 	uint32_t id;
 	int wake;
 	unsigned char *segment;

@@ -53,7 +53,7 @@ struct clears;        /* clients/: groups of pages that clients clear */
 struct clear_asks;    /* clients/: the same on other hosts */
 struct statistics;    /* clients/: what the clients count */
 struct directory;     /* directory/: entries that this engine sends to their owners */
-struct removals;      /* directory/: pages that were removed while an engine was away */
+struct epochs;        /* directory/: what clears of the cluster have raised */
 struct evict;         /* pages/: what each page size needs */
 struct index;         /* pages/: the pages of this engine by key */
 struct pool;          /* pages/: the memory of one rail */
@@ -180,14 +180,10 @@ struct control {
 	struct warm *warm; /* NULL: no process keeps the memory of this engine */
 	struct tier *tier; /* NULL: no disk */
 	struct promote *promote;
-	struct removals *removals;
-	/*
-	 * this engine was started again, and pages of before may be ones that were removed: nothing
-	 * finds them yet
-	 */
+	struct epochs *epochs;
+	/* this engine has pages and has not heard yet what was cleared: nothing finds them, and no
+	 * client is accepted */
 	bool door_shut;
-	/* as `door_shut`, for pages on disk, which wait until all removals were received */
-	bool disk_shut;
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */
 	bool pools_stay;

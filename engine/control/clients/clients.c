@@ -819,12 +819,6 @@ static int clients_files_open(struct control *control, struct clients *clients)
 	return 0;
 }
 
-/* True if pages of the engine before may be ones that were removed: clients find them. */
-static bool clients_pages_wait(const struct control *control)
-{
-	return control->door_shut && index_count(control->index);
-}
-
 static int clients_accept_start(struct clients *clients)
 {
 	int rc = client_socket_answer(clients->control);
@@ -868,7 +862,7 @@ int clients_open(struct control *control)
 	clients->accepts =
 		event_new(control->base, rc, EV_READ | EV_PERSIST, clients_on_accept, clients);
 	rc = clients->accepts ? channels_open(clients) : -ENOMEM;
-	if (rc == 0 && !clients_pages_wait(control))
+	if (rc == 0 && !control->door_shut)
 		rc = clients_accept_start(clients);
 	if (rc == 0)
 		return 0;

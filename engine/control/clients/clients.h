@@ -42,10 +42,10 @@ int client_socket_open(struct control *control);
 void client_socket_close(struct control *control);
 /*
  * Listens on the socket. Clients are accepted at once, or, if pages of the engine before wait for
- * the door (control/door.h), from clients_accept() on. Returns 0 or -errno.
+ * the door (directory/epochs.c), from clients_accept() on. Returns 0 or -errno.
  */
 int clients_open(struct control *control);
-/* Clients may come: called once, when the door (control/door.h) opens. */
+/* Clients may come: called once, when the door (directory/epochs.c) opens. */
 void clients_accept(struct control *control);
 /*
  * Handles regions that the helper threads have finished, sends replies that waited for the rails'
@@ -127,7 +127,7 @@ unsigned ctl_turn(struct control *control);
 void ctl_flush(struct control *control);
 /* Time of the last credit request or publish of a client, of net_now(). */
 uint64_t ctl_stored_ns(const struct control *control);
-/* Removes a part of the pages that a CTL_CLEAR names. Returns how much it did. */
+/* Removes a part of the pages that were cleared. Returns how much it did. */
 unsigned clear_turn(struct control *control);
 /* Drops the CTL_CLEAR requests; their clients get no answer. */
 void clear_close(struct control *control);

@@ -6,7 +6,7 @@
  *   ctl.c         ops of clients: taken, served, answered; publish, return, touch, stale, remove
  *   ctl_credit.c  page slots handed to clients in advance, and requests that wait for them
  *   clear.c       CTL_CLEAR: removes the pages of a group of namespaces
- *   clear_ask.c   CTL_CLEAR of other hosts: asks their engines
+ *   clear_ask.c   CTL_CLEAR of the cluster: raises epochs
  *
  * pages/evict.c makes the room that credits need.
  *
@@ -29,13 +29,9 @@
 /* time after which a full ctl_done ring is checked again, in ns */
 #define CTL_STALL_NS 1000000ull
 
-/* CTL_CLEAR requests that wait, and those that wait for other engines; further ones are refused */
-#define CLEARS_MAX 1024u
-#define CLEARS_MEMBER_MAX 64u   /* of them: of one other engine; ended ones are remembered, too */
-#define CLEARS_MEMBERS_MAX 512u /* of them: of all other engines */
-#define CLEAR_MEMBERS_MAX 1024u /* engines whose last requests are remembered, 1.6 KiB each */
-#define CLEAR_BURST 256u        /* pages that a turn of a clear looks at */
-#define CLEAR_SYNC_MAX 8192u    /* tombstones of a clear that are being written at a time */
+#define CLEARS_MAX 1024u   /* CTL_CLEAR requests that wait; further ones are refused */
+#define CLEAR_ASKS_MAX 16u /* of them: of the cluster */
+#define CLEAR_BURST 256u   /* pages that a turn of a clear looks at */
 
 /* The credits of one channel: an open-addressing hash table with the place as the key. */
 struct credits {
@@ -173,11 +169,9 @@ void clear_serve(struct control *control, struct ctl_channel *c, const struct ct
 
 /* ---- clear_ask.c ----------------------------------------------------------------------------- */
 
-/* Takes the op CTL_CLEAR that names another engine. False: too many wait, or no memory. */
+/* Takes the op CTL_CLEAR of the cluster. False: too many wait, or no memory. */
 bool clear_ask(struct control *control, struct ctl_channel *c, const struct ctl_op *op,
 	uint64_t deadline_ns);
 void clear_asks_close(struct control *control);
-/* The answer to a CTL_CLEAR. */
-void clear_answer_of(enum ctl_cleared why, uint64_t pages, struct ctl_done *ret);
 
 #endif

@@ -25,7 +25,6 @@ static struct owner *owner_new(uint16_t peer)
 		return NULL;
 	owner->peer = peer;
 	STAILQ_INIT(&owner->batches);
-	STAILQ_INIT(&owner->unsynced);
 	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
 		TAILQ_INIT(&owner->queue[kind]);
 	return owner;
@@ -108,7 +107,7 @@ static uint64_t patrol_period_ns(const struct directory *dir)
 static uint64_t unserved_ns(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-	uint64_t since_ns = owner_queued(owner) || owner->relay ? owner->wait_ns : 0;
+	uint64_t since_ns = owner_queued(owner) ? owner->wait_ns : 0;
 
 	if (oldest)
 		since_ns = oldest->sent_ns;
@@ -212,7 +211,6 @@ static void patrol_run(void *context)
 			continue;
 		more = true;
 		owner_look(dir, owner, now_ns);
-		relay_look(dir, owner, now_ns);
 	}
 	if (more)
 		patrol_arm(dir, now_ns);
@@ -307,7 +305,6 @@ void directory_link_up(struct control *control, uint16_t peer)
 
 	if (!owner)
 		return;
-	owner->unlinked_ns = owner->relayed_ns = 0;
 	owner_dirty(control->directory, owner);
 }
 
@@ -346,14 +343,12 @@ void directory_tick(struct control *control, uint64_t now_ns)
 	ghosts_tick(&control->shard->ghosts, now_ns / 1000000000);
 	departed_tick(dir, now_ns);
 	compare_tick(dir, now_ns);
-	passes_tick(dir, now_ns);
 	owners_trim(dir);
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 		const struct member_record *record = member_by_peer(control, owner->peer);
 		struct member_texts texts;
 
-		owner->relay_tries = 0;
 		/* patrol_run() looks at the others: it knows whether this engine was paused */
 		if (owner->ref && owner_idle(owner))
 			owner_look(dir, owner, now_ns);
@@ -432,13 +427,11 @@ void directory_close(struct control *control)
 
 	if (!dir)
 		return;
-	forgets_drop(dir, NULL);
 	if (dir->none)
 		digests_link_down(dir, dir->none, NULL);
-	passes_drop(dir, NULL);
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		owner->ref = 0;
-		owner_quit(dir, owner);
+		owner_rewind(owner, NULL);
 	}
 	updates_close(dir);
 	while ((owner = STAILQ_FIRST(&dir->owners))) {

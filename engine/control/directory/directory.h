@@ -10,6 +10,7 @@
 #ifndef CONTROL_DIRECTORY_H
 #define CONTROL_DIRECTORY_H
 
+#include "engine/abi/epoch.h"
 #include "engine/abi/message.pb-c.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
@@ -82,8 +83,9 @@ bool directory_busy(const struct control *control);
 void directory_stale(
 	struct control *control, const struct page_key *key, const struct location *at);
 /*
- * Deletes a key: every member that holds `key`, this one included, drops its page. `waiter` NULL:
- * none.
+ * Deletes a key: every member of the map that holds `key`, this one included, drops its page, and
+ * its entries. OP_HIT: one had it; OP_MISS: none had. OP_PEER_DOWN: a member has left meanwhile.
+ * `waiter` NULL: none.
  */
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter);
@@ -128,41 +130,38 @@ void directory_forgotten_by_all(struct control *control);
  */
 void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
 
-/* ---- removals that absent members have missed: removals.c ------------------------------------ */
+/* ---- what clears of the cluster have raised: epochs.c ---------------------------------------- */
 
-struct removals_options {
-	struct huge memory; /* of removals_bytes(); removals_close() closes it */
-	bool adopted;       /* an engine before has written it */
-	bool warm;          /* pages in memory are those of an engine before */
-	bool pages;         /* there are pages of before: the door is shut at first */
-	/*
-	 * The door opens. `drop`: pages in memory may be ones whose removal was a promise. Also
-	 * called, with `drop`, if that is found out later.
-	 */
-	void (*opened)(struct control *control, bool drop);
-};
-size_t removals_bytes(void);
 /*
- * True if an engine that is not on the map may have pages: a member that left and is expected back,
- * or one that this engine has not found yet.
+ * Epochs of groups (abi/epoch.h). This engine merges what others send, shows it to its clients, and
+ * keeps it for the next engine, in memory under a keeper and in the directories of disk.paths.
+ *
+ * The door of an engine that has seeds, and pages of before or a disk, is shut until it has merged
+ * what one member knows, or finds that it is alone, or has looked for others for
+ * cluster.dead_after_ms: until then no client is accepted, and nothing is published. An engine
+ * without pages needs none: it finds pages of others only after it has heard one. `opened` is
+ * called when it opens, if it was shut.
  */
-bool removals_missing(const struct control *control);
-/* Returns 0, or -ENOMEM: the memory stays the caller's. */
-int removals_open(struct control *control, const struct removals_options *options);
-void removals_close(struct control *control);
-/* Runs at every heartbeat. */
-void removals_tick(struct control *control, uint64_t now_ns);
-/* True if this engine has pages, or may find some: it wants to be sent what it has missed. */
-bool removals_wanted(const struct control *control);
-void removals_member_up(struct control *control, const struct member *member);
+int epochs_open(struct control *control, void (*opened)(struct control *control));
+void epochs_close(struct control *control);
+
 /*
- * The member is on the map by the record of another one: others also send it what it has missed.
- * What only this engine remembers, it sends over a link that it dials.
+ * Raises the epoch of a group, or of EPOCH_ALL, and tells all links. Returns it; 0: it cannot be
+ * raised any more. If EPOCHS_MAX groups have one, *group is EPOCH_ALL then.
  */
-void removals_member_admitted(struct control *control, const struct member *member);
-void removals_member_left(struct control *control, const struct member *member);
-/* The live member at the other end of the link has sent this Hello. */
-void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+uint64_t epoch_raise(struct control *control, uint32_t *group);
+/* The same to at least `epoch`. Returns the epoch that holds now. */
+uint64_t epoch_raise_to(struct control *control, uint32_t group, uint64_t epoch);
+/* Counts changes; epoch_past() may have changed its answers when it has another value. */
+uint32_t epochs_version(const struct control *control);
+/* True if the page key is of an epoch that has ended: no client asks for it any more. */
+bool epoch_past(const struct control *control, const struct page_key *key);
+/* True while the last change is not in all directories of disk.paths yet. */
+bool epochs_storing(const struct control *control);
+
+/* A Hello carries all epochs. */
+void epochs_say(const struct control *control, Pc__Hello *hello);
+void epochs_heard(struct control *control, const Pc__Hello *hello);
 
 /* ---- what observe/ shows --------------------------------------------------------------------- */
 
@@ -225,11 +224,8 @@ bool directory_serve_entries_ask(
 	struct control *control, struct rpc_link *link, const Pc__EntriesAsk *ask);
 bool directory_serve_entries(
 	struct control *control, struct rpc_link *link, const Pc__Entries *answer);
-bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
-bool directory_serve_relayed(
-	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
+bool epochs_serve(struct control *control, struct rpc_link *link, const Pc__Epochs *message);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
-bool removals_serve_told(struct control *control, struct rpc_link *link, const Pc__Told *told);
 
 #endif

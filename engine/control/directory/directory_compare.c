@@ -356,9 +356,7 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
  */
 static void lacks_differing(struct directory *dir, struct owner *owner)
 {
-	uint64_t now_ns = net_now();
-	bool few = owner->refuses && !owner->fresh && owner->whole_ns &&
-		   now_ns - owner->whole_ns < COMPARE_FULL_NS;
+	bool few = owner->refuses && !owner->fresh;
 	uint32_t from = few ? net_random() % MAP_SLOTS : 0, had = owner->walk.slots;
 
 	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
@@ -370,8 +368,6 @@ static void lacks_differing(struct directory *dir, struct owner *owner)
 		if ((!few || owner->walk.slots - had < COMPARE_FULL_SLOTS) && slot_any(dir, slot))
 			lack_add(dir, owner, slot);
 	}
-	if (owner->walk.slots - had > COMPARE_FULL_SLOTS)
-		owner->whole_ns = now_ns;
 }
 
 void compare_answered(struct directory *dir, struct owner *owner)
@@ -732,11 +728,7 @@ void move_slice(void *context)
 	uint64_t now_ns = net_now();
 
 	dir->move.soon = false;
-	/*
-	 * Pages that were removed while this engine was away are not published: walks wait until
-	 * each member that said Hello has sent Told, or nothing for cluster.dead_after_ms.
-	 */
-	if (removals_held(dir->control)) {
+	if (dir->control->door_shut) {
 		digests_slice(dir); /* those who ask wait for it, and it publishes nothing */
 		move_soon(dir);
 		return;

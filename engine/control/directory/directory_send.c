@@ -2,9 +2,7 @@
 /*
  * Queues of targets per owner, which directory_flush() sends at the end of a turn; batches in
  * flight, acknowledgements, and hints for holders. A batch that was not acknowledged when its link
- * closed goes back to the front of its queue. An owner that this engine has no connection with gets
- * its batches through another member, one at a time: a relay. MESSAGES.md says why no batch
- * overtakes another one. Control plane's thread only.
+ * closed goes back to the front of its queue. Control plane's thread only.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +22,7 @@ bool owner_removing(const struct owner *owner)
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		if (batch->kind == DIR_REMOVE)
 			return true;
-	return owner->queued[DIR_REMOVE] > 0 || (owner->relay && owner->relay->kind == DIR_REMOVE);
+	return owner->queued[DIR_REMOVE] > 0;
 }
 
 void owner_dirty(struct directory *dir, struct owner *owner)
@@ -120,43 +118,20 @@ static void batch_entries(struct directory *dir, const struct batch *batch)
 	}
 }
 
-/* A removal that was sent twice finds the page once. */
-static void batch_had(struct batch *batch, const uint32_t *failed, size_t failed_count)
-{
-	size_t at = 0;
-
-	for (unsigned i = 0; i < batch->count; i++)
-		if (at < failed_count && failed[at] == i)
-			at++;
-		else
-			batch->target[i]->had = true;
-}
-
-/*
- * Resolves all targets of a batch that was executed, and frees it. `unproven`: ascending indices of
- * those that may come back.
- */
-static void batch_end(
-	struct directory *dir, struct batch *batch, const uint32_t *unproven, size_t count)
-{
-	size_t at = 0;
-
-	for (unsigned i = 0; i < batch->count; i++) {
-		bool listed = at < count && unproven[at] == i;
-
-		at += listed;
-		target_resolve(dir, batch->target[i], outcome_of(batch->target[i]->had, listed));
-	}
-	free(batch);
-}
-
-/* The same. `failed`: indices of those that the owner had no room for, or whose page it had not. */
+/* `failed`: ascending indices of those that the owner had no room for, or whose page it had not. */
 static void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
 	const uint32_t *failed, size_t failed_count)
 {
+	size_t at = 0;
+
 	owner->refuses |= batch->kind == DIR_PUBLISH && failed_count != 0;
-	batch_had(batch, failed, failed_count);
-	batch_end(dir, batch, NULL, 0);
+	for (unsigned i = 0; i < batch->count; i++) {
+		bool listed = at < failed_count && failed[at] == i;
+
+		at += listed;
+		target_resolve(dir, batch->target[i], listed ? OUTCOME_FAILED : OUTCOME_DONE);
+	}
+	free(batch);
 }
 
 /*
@@ -169,168 +144,6 @@ static void batch_again(
 	for (size_t i = count; i > 0 && batch->kind == DIR_PUBLISH; i--)
 		target_again(dir, batch->target[again[i - 1] / AGAIN_KINDS],
 			(enum evicted)(again[i - 1] % AGAIN_KINDS));
-}
-
-/*
- * The batch was executed by its owner, which waits for its disk and for the owners of the pages. It
- * stays in owner.unsynced until batch_durable() or the end of its link.
- */
-static void batch_unsynced(struct directory *dir, struct owner *owner, struct batch *batch)
-{
-	if (owner->unsynced_count < UNSYNCED_MAX) {
-		owner->unsynced_count++;
-		STAILQ_INSERT_TAIL(&owner->unsynced, batch, next);
-		return;
-	}
-	for (unsigned i = 0; i < batch->count; i++)
-		target_resolve(dir, batch->target[i], OUTCOME_VOLATILE);
-	free(batch);
-}
-
-/* Serves an Ack with `synced`. False: it breaks a rule. */
-static bool batch_durable(
-	struct directory *dir, struct owner *owner, const struct rpc_link *link, const Pc__Ack *ack)
-{
-	struct batch *batch = batch_find(&owner->unsynced, ack->serial, link);
-
-	if (!batch) /* above UNSYNCED_MAX nothing waits for it */
-		return true;
-	if (!failed_fit(batch->count, ack->n_failed, ack->failed))
-		return false;
-	STAILQ_REMOVE(&owner->unsynced, batch, batch, next);
-	owner->unsynced_count--;
-	batch_end(dir, batch, ack->failed, ack->n_failed);
-	return true;
-}
-
-/* ---- relays ---------------------------------------------------------------------------------- */
-
-/* A member that may reach the owner, from peer number relay_turn on. NULL: there is none. */
-static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
-{
-	unsigned peers = members_table(dir->control)->peers_used;
-
-	for (unsigned n = 0; n < peers; n++) {
-		unsigned peer = (owner->relay_turn + n) % peers;
-		const struct member *entry = member_peer(dir->control, peer);
-
-		if (!entry || !member_link_of(entry) ||
-			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
-			continue;
-		owner->relay_turn = peer;
-		return member_link_of(entry);
-	}
-	return NULL;
-}
-
-static bool batch_relay(struct directory *dir, const struct owner *owner, struct batch *batch)
-{
-	Pc__Relay relay = PC__RELAY__INIT;
-	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAY, &relay);
-
-	batch_entries(dir, batch);
-	relay.serial = relay.order = batch->serial;
-	relay.holder = dir->control->ref;
-	relay.owner = owner->ref;
-	relay.remove = batch->kind == DIR_REMOVE;
-	relay.n_entries = batch->count;
-	relay.entries = dir->entry_at;
-	return rpc_send((struct rpc_link *)batch->via, &message);
-}
-
-/* Sends the next batch for an owner that has no link to a member that may have one. */
-static void relay_send(struct directory *dir, struct owner *owner)
-{
-	uint64_t now_ns = net_now();
-	unsigned kind = TAILQ_EMPTY(&owner->queue[DIR_PUBLISH]) ? DIR_REMOVE : DIR_PUBLISH;
-	struct rpc_link *link;
-	struct batch *batch;
-
-	if (owner->relay || !owner->ref || TAILQ_EMPTY(&owner->queue[kind]) ||
-		!owner->unlinked_ns || now_ns - owner->unlinked_ns < patience_ns(dir->control) ||
-		owner->relay_tries >= RELAY_TRIES_MAX)
-		return;
-	/* A link that was closed because it was idle may be there soon. */
-	if (!owner->relayed_ns && member_link_soon(dir->control, owner->ref) &&
-		now_ns - owner->wait_ns < patience_ns(dir->control))
-		return;
-	link = relay_find(dir, owner);
-	batch = link ? batch_dequeue(dir, owner, kind, link) : NULL;
-	if (!batch)
-		return;
-	if (!batch_relay(dir, owner, batch)) {
-		batch_rewind(owner, batch);
-		return;
-	}
-	owner->relay = batch;
-	dir->relaying++;
-	dir->control->counter[COUNTER_relays_sent]++;
-}
-
-/* Ends the owner's relay, which there is; returns its batch. */
-static struct batch *relay_end(struct directory *dir, struct owner *owner)
-{
-	struct batch *batch = owner->relay;
-
-	owner->relay = NULL;
-	dir->relaying--;
-	return batch;
-}
-
-/* The relay was refused or is late: its entries are sent again, by another member. */
-static void relay_failed(struct directory *dir, struct owner *owner)
-{
-	batch_rewind(owner, relay_end(dir, owner));
-	owner->relay_turn++;
-	owner->relay_tries++;
-	if (owner->relay_tries >= RELAY_TRIES_MAX) {
-		owner->relayed_ns = 0;
-		waiters_check(dir, owner);
-	}
-	owner_dirty(dir, owner);
-}
-
-void relay_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
-{
-	if (owner->relay && now_ns - owner->relay->sent_ns > 2 * patience_ns(dir->control))
-		relay_failed(dir, owner);
-	if (!owner->relay && owner->unlinked_ns)
-		owner_dirty(dir, owner);
-}
-
-bool directory_serve_relayed(
-	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed)
-{
-	struct directory *dir = control->directory;
-	struct owner *owner;
-	struct batch *batch = NULL;
-
-	if (relayed->n_failed > MESSAGE_PAGES_MAX)
-		return false;
-	if (pass_answered(dir, link, relayed))
-		return true;
-	STAILQ_FOREACH (owner, &dir->owners, next) {
-		batch = owner->relay;
-		if (batch && batch->serial == relayed->serial && batch->via == link)
-			break;
-	}
-	/* The relay was given up. */
-	if (!owner)
-		return true;
-	if (!failed_fit(batch->count, relayed->n_failed, relayed->failed))
-		return false;
-	if (!relayed->done) {
-		relay_failed(dir, owner);
-		return true;
-	}
-	(void)relay_end(dir, owner);
-	owner->relayed_ns = net_now();
-	owner->relay_tries = 0;
-	batch_resolve(dir, owner, batch, relayed->failed, relayed->n_failed);
-	owner_dirty(dir, owner);
-	if (owner->walk.slots)
-		move_soon(dir);
-	return true;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -397,9 +210,6 @@ static bool owner_send(struct directory *dir, struct owner *owner)
 		link = owner_queued(owner) ? member_link(dir->control, owner->ref)
 					   : member_link_now(dir->control, owner->ref);
 	if (!link)
-		relay_send(dir, owner);
-	/* What a relay holds comes first: a newer batch must not overtake it. */
-	if (!link || owner->relay)
 		return true;
 	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
 		while (!TAILQ_EMPTY(&owner->queue[kind])) {
@@ -446,22 +256,14 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	struct owner *owner = owner_at(dir, link->member->record.peer);
 	struct batch *batch = batch_find(&owner->batches, ack->serial, link);
 
-	if (ack->synced)
-		return batch_durable(dir, owner, link, ack);
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
-		!failed_fit(AGAIN_KINDS * (size_t)batch->count, ack->n_again, ack->again) ||
-		(ack->later && batch->kind != DIR_FORGET))
+		!failed_fit(AGAIN_KINDS * (size_t)batch->count, ack->n_again, ack->again))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
 	batch_again(dir, batch, ack->again, ack->n_again);
-	if (ack->later) {
-		batch_had(batch, ack->failed, ack->n_failed);
-		batch_unsynced(dir, owner, batch);
-	} else {
-		batch_resolve(dir, owner, batch, ack->failed, ack->n_failed);
-	}
+	batch_resolve(dir, owner, batch, ack->failed, ack->n_failed);
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
 	show_next(dir, owner);
@@ -470,58 +272,36 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	return true;
 }
 
-/*
- * Puts the batches that were sent over this link back to the front of their queues. NULL: over any.
- * Returns how many they were.
- */
-static unsigned batches_rewind(
-	struct owner *owner, struct batches *batches, const struct rpc_link *link)
+void owner_rewind(struct owner *owner, const struct rpc_link *link)
 {
 	struct batches all = STAILQ_HEAD_INITIALIZER(all), back = STAILQ_HEAD_INITIALIZER(back);
 	struct batch *batch;
-	unsigned count = 0;
 
-	STAILQ_CONCAT(&all, batches);
+	STAILQ_CONCAT(&all, &owner->batches);
 	while ((batch = STAILQ_FIRST(&all))) {
 		STAILQ_REMOVE_HEAD(&all, next);
 		if (!link || batch->via == link)
 			STAILQ_INSERT_HEAD(&back, batch, next); /* the latest comes first */
 		else
-			STAILQ_INSERT_TAIL(batches, batch, next);
+			STAILQ_INSERT_TAIL(&owner->batches, batch, next);
 	}
-	for (; (batch = STAILQ_FIRST(&back)); count++) {
+	while ((batch = STAILQ_FIRST(&back))) {
 		STAILQ_REMOVE_HEAD(&back, next);
+		owner->in_flight--;
 		batch_rewind(owner, batch);
 	}
-	return count;
-}
-
-/* The same for all batches in flight. */
-static void owner_rewind(struct owner *owner, const struct rpc_link *link)
-{
-	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
-	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 }
 
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner, *other;
+	struct owner *owner;
 
 	if (!dir)
 		return;
 	owner = owner_at(dir, peer);
-	forgets_drop(dir, link);
 	promote_link_down(control, link);
 	tier_link_down(control, link);
-	passes_drop(dir, link);
-	/* Links close in thousands while a large cluster starts. */
-	if (dir->relaying)
-		STAILQ_FOREACH (other, &dir->owners, next)
-			if (other->relay && other->relay->via == link)
-				relay_failed(dir, other);
-	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
-		owner->unlinked_ns = net_now();
 	digests_link_down(dir, owner, link);
 	owner_rewind(owner, link);
 	if (!owner_idle(owner))
@@ -529,26 +309,19 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	owner_dirty(dir, owner);
 }
 
-void owner_quit(struct directory *dir, struct owner *owner)
-{
-	owner_rewind(owner, NULL);
-	if (owner->relay)
-		batch_rewind(owner, relay_end(dir, owner));
-}
-
 void owner_clear(struct directory *dir, struct owner *owner)
 {
 	struct dir_targets lost = TAILQ_HEAD_INITIALIZER(lost);
 	struct dir_target *target;
 
-	owner_quit(dir, owner);
+	owner_rewind(owner, NULL);
 	digest_drop(owner);
 	show_drop(owner);
 	owner_suspect(dir, owner, SUSPECT_NOT);
 	if (owner->hints)
 		owner->hints->touches = owner->hints->reports = 0;
-	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->whole_ns = 0;
-	owner->unlinked_ns = owner->relayed_ns = owner->newest = owner->kept = 0;
+	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
+	owner->kept = 0;
 	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
 	owner->warned = owner->refuses = false;
 	owner->walk = (struct walk){.slots = 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What other engines want of this engine as an owner: changes of its shard, touches of its pages,
- * relays, which it executes or passes on (MESSAGES.md). Also the sweep that removes entries of
+ * What other engines want of this engine as an owner: changes of its shard, touches of its pages.
+ * Also the sweep that removes entries of
  * members that left the map from the shard, in small slices. Each directory_serve_...() returns
  * false if the message breaks a rule: then nothing of it was executed and the caller closes the
  * link. Control plane's thread only.
@@ -210,14 +210,10 @@ static size_t change_execute(struct directory *dir, const struct change *c, size
 static bool change_serve(
 	struct directory *dir, struct rpc_link *link, uint64_t serial, const struct change *c)
 {
-	struct owner *holder = owner_at(dir, link->member->record.peer);
 	Pc__Ack ack = PC__ACK__INIT;
 
 	if (!change_fits(c))
 		return false;
-	/* the newest batch that was executed: relays before it are refused */
-	if (serial > holder->newest)
-		holder->newest = serial;
 	ack.serial = serial;
 	ack.n_failed = change_execute(dir, c, &ack.n_again);
 	ack.failed = dir->failed;
@@ -282,180 +278,4 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 			&(struct page_report){entry_key(entry), entry->place, entry->generation});
 	}
 	return true;
-}
-
-/* ---- relays to this engine ------------------------------------------------------------------- */
-
-static void relay_answer(
-	struct rpc_link *link, uint64_t serial, bool done, size_t count, uint32_t *failed)
-{
-	Pc__Relayed relayed = PC__RELAYED__INIT;
-	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAYED, &relayed);
-
-	relayed.serial = serial;
-	relayed.done = done;
-	relayed.n_failed = count;
-	relayed.failed = failed;
-	rpc_reply(link, &message);
-}
-
-static bool relay_refuse(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
-{
-	control->counter[COUNTER_relays_refused]++;
-	relay_answer(link, relay->serial, false, 0, NULL);
-	return true;
-}
-
-/*
- * The holder has no link with this engine, so the links of this end are dead, and what may still
- * come over them is older than the relay. A link that is younger than the relay may be is kept.
- */
-static void holder_links_close(struct control *control, const struct member *holder)
-{
-	uint64_t young_ns = patience_ns(control);
-	struct rpc_link *link[] = {holder->contact->out, holder->contact->in};
-
-	for (unsigned i = 0; i < 2; i++)
-		if (link[i] && net_now() - link[i]->up_ns >= young_ns)
-			rpc_link_close(link[i]);
-}
-
-static bool relay_execute(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
-{
-	struct directory *dir = control->directory;
-	const struct member_record *record = member_by_ref(control, relay->holder);
-	struct owner *holder = record ? owner_wanted(dir, record->peer) : NULL;
-	const struct change change = {.remove = relay->remove,
-		.holder = relay->holder,
-		.rails = record ? record->rails : 0,
-		.count = relay->n_entries,
-		.entry = relay->entries};
-	size_t failed, again;
-
-	if (!record || record->self || holder->ref != relay->holder ||
-		relay->order <= holder->newest || !change_fits(&change))
-		return relay_refuse(control, link, relay);
-	holder->newest = relay->order;
-	failed = change_execute(dir, &change, &again);
-	relay_answer(link, relay->serial, true, failed, dir->failed);
-	holder_links_close(control, member_peer(control, record->peer));
-	return true;
-}
-
-/* ---- relays that this engine passes on ------------------------------------------------------- */
-
-/* True if one more relay of this link may be passed on. */
-static bool pass_room(const struct directory *dir, const struct rpc_link *from)
-{
-	const struct pass *pass;
-	unsigned all = 0, of_link = 0;
-
-	LIST_FOREACH (pass, &dir->passes, next) {
-		all++;
-		of_link += pass->from == from;
-	}
-	return all < PASSES_MAX && of_link < PASSES_LINK_MAX;
-}
-
-static bool pass_on(
-	struct directory *dir, struct rpc_link *from, struct rpc_link *to, const Pc__Relay *relay)
-{
-	struct pass *pass = pass_room(dir, from) ? malloc(sizeof(*pass)) : NULL;
-	Pc__Relay copy = *relay;
-	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAY, &copy);
-
-	if (!pass)
-		return false;
-	copy.serial = ++dir->serial;
-	if (!rpc_send(to, &message)) {
-		free(pass);
-		return false;
-	}
-	*pass = (struct pass){.from = from,
-		.to = to,
-		.serial_from = relay->serial,
-		.serial_to = copy.serial,
-		.sent_ns = net_now(),
-		.count = relay->n_entries};
-	LIST_INSERT_HEAD(&dir->passes, pass, next);
-	return true;
-}
-
-bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
-{
-	const struct member_record *record;
-	const struct member *entry;
-	struct rpc_link *to;
-
-	if (!entries_fit(relay->n_entries, relay->entries) || relay->holder == relay->owner)
-		return false;
-	if (relay->owner == control->ref)
-		return relay_execute(control, link, relay);
-	if (relay->holder != member_link_ref(link))
-		return false;
-	record = member_by_ref(control, relay->owner);
-	entry = record ? member_peer(control, record->peer) : NULL;
-	to = entry ? member_link(control, relay->owner) : NULL;
-	if (!to || !pass_on(control->directory, link, to, relay))
-		return relay_refuse(control, link, relay);
-	control->counter[COUNTER_relays_passed]++;
-	return true;
-}
-
-/* Ends the pass. An answer can close the link that it is sent on, and with it end other passes. */
-static void pass_end(struct pass *pass, bool done, size_t count, uint32_t *failed)
-{
-	struct pass was = *pass;
-
-	LIST_REMOVE(pass, next);
-	free(pass);
-	if (was.from)
-		relay_answer(was.from, was.serial_from, done, count, failed);
-}
-
-bool pass_answered(struct directory *dir, const struct rpc_link *link, const Pc__Relayed *relayed)
-{
-	struct pass *pass;
-	bool good;
-
-	LIST_FOREACH (pass, &dir->passes, next)
-		if (pass->serial_to == relayed->serial && pass->to == link)
-			break;
-	if (!pass)
-		return false;
-	good = failed_fit(pass->count, relayed->n_failed, relayed->failed);
-	pass_end(pass, relayed->done && good, good ? relayed->n_failed : 0, relayed->failed);
-	return true;
-}
-
-/*
- * Refuses what was passed on over this link, NULL: over any, and before this time. Each time from
- * the start, because an answer can end other passes.
- */
-static void passes_refuse(struct directory *dir, const struct rpc_link *to, uint64_t before_ns)
-{
-	struct pass *pass;
-
-	do {
-		LIST_FOREACH (pass, &dir->passes, next)
-			if ((!to || pass->to == to) && pass->sent_ns < before_ns)
-				break;
-		if (pass)
-			pass_end(pass, false, 0, NULL);
-	} while (pass);
-}
-
-void passes_tick(struct directory *dir, uint64_t now_ns)
-{
-	passes_refuse(dir, NULL, now_ns - control_dead_ns(dir->control));
-}
-
-void passes_drop(struct directory *dir, const struct rpc_link *link)
-{
-	struct pass *pass;
-
-	LIST_FOREACH (pass, &dir->passes, next)
-		if (!link || pass->from == link)
-			pass->from = NULL;
-	passes_refuse(dir, link, UINT64_MAX);
 }

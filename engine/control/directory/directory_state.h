@@ -22,7 +22,6 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/base/control.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/removals_inner.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
@@ -32,11 +31,6 @@ struct rpc_link;
 struct index_entry;
 
 #define BATCHES_MAX 16 /* limit of batches to one owner that it has not acknowledged */
-/*
- * Limit of batches of removals that one owner has executed and not synced; above it, nothing waits
- * for the owner's disk: the removals are OUTCOME_VOLATILE
- */
-#define UNSYNCED_MAX 256
 /*
  * Limits on the targets of one owner that no client waits for, queued or in flight; see
  * owner_full().
@@ -84,19 +78,10 @@ struct index_entry;
 #define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
 #define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
 #define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
-/*
- * For COMPARE_FULL_NS after a larger publish, an owner that refuses entries is published at most
- * COMPARE_FULL_SLOTS slots in one comparison
- */
+/* An owner that refuses entries is published at most this many slots in one comparison */
 #define COMPARE_FULL_SLOTS (MAP_SLOTS / 128)
-#define COMPARE_FULL_NS (600ull * 1000000000)
 
 #define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
-/* Limits on relays of other engines that this engine has passed on and that are not answered. */
-#define PASSES_MAX 1024     /* in all */
-#define PASSES_LINK_MAX 256 /* of one holder */
-#define RELAY_TRIES_MAX 8   /* members that are tried for one owner between two heartbeats */
-
 /* What is done to a key at an owner, in the order in which queued targets are sent to an owner. */
 enum dir_kind { DIR_PUBLISH, DIR_FORGET, DIR_REMOVE, DIR_KINDS };
 
@@ -109,17 +94,7 @@ enum outcome {
 	 * message. It may have the page or the entry that was to be removed
 	 */
 	OUTCOME_LOST,
-	/* The page is removed, but it, or an entry of it, may come back after a crash */
-	OUTCOME_VOLATILE,
 };
-
-/* Of a removal. `had`: the page was there; `unproven`: it may come back. */
-static inline enum outcome outcome_of(bool had, bool unproven)
-{
-	if (unproven)
-		return OUTCOME_VOLATILE;
-	return had ? OUTCOME_DONE : OUTCOME_FAILED;
-}
 
 /*
  * A target: the part of an update that concerns one owner. In exactly one queue or batch until the
@@ -133,7 +108,6 @@ struct dir_target {
 	bool resolved;
 	bool sent; /* the target is in a batch that was sent; false: it is in the owner's queue */
 	bool background; /* the target is counted in owner.background */
-	bool had;        /* DIR_FORGET: the owner had the page */
 };
 TAILQ_HEAD(dir_targets, dir_target);
 
@@ -149,10 +123,7 @@ struct dir_request {
 struct dir_update {
 	STAILQ_ENTRY(dir_update) finished;
 	struct page_key key;
-	/*
-	 * of the page; its ref only in DIR_REMOVE: the holder that the entry names. DIR_FORGET: the
-	 * number of the removal in place and generation; ref 1: the member has missed it
-	 */
+	/* of the page; its ref only in DIR_REMOVE: the holder that the entry names */
 	struct location at;
 	uint8_t kind;    /* an enum dir_kind: what is done at the owners */
 	uint8_t evicted; /* DIR_REMOVE: why, an enum evicted */
@@ -166,7 +137,7 @@ struct dir_update {
 	uint32_t heap;    /* 1 + index of the update in directory.due; 0: the update is not in it */
 	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
 	uint16_t acked, refused; /* OUTCOME_DONE, OUTCOME_FAILED */
-	uint16_t unsafe;         /* what may bring back what is removed */
+	uint16_t lost;           /* OUTCOME_LOST: what is removed may come back */
 	uint16_t targets, room;
 	struct dir_target target[];
 };
@@ -236,34 +207,6 @@ struct own_shard {
 	uint32_t cursor; /* from here on */
 };
 
-/* A relay of another engine that was passed to its owner. */
-struct pass {
-	LIST_ENTRY(pass) next;
-	struct rpc_link *from; /* to answer on; NULL: it has closed */
-	struct rpc_link *to;
-	uint64_t serial_from, serial_to;
-	uint64_t sent_ns;
-	size_t count; /* of entries */
-};
-
-/*
- * Removals that this engine executes: a Forget of another engine, or the target of a Forget of its
- * own. It ends when the tombstones are durable and all owners have dropped the pages' entries.
- */
-struct forgets {
-	LIST_ENTRY(forgets) next;
-	struct directory *directory;
-	struct dir_target *target; /* the target of this engine; NULL: a message of another one */
-	struct rpc_link *link;     /* to answer on; NULL: it has closed */
-	uint64_t serial;
-	uint32_t waits; /* parts without a result */
-	uint32_t count;
-	struct forgets_key {
-		struct removal removal;
-		bool failed; /* the page, or an entry of it, may come back */
-	} key[];
-};
-
 /* Told a holder TOUCH_PACE_MS after the first of them, best effort. */
 struct hints {
 	unsigned touches, reports;
@@ -282,16 +225,6 @@ struct owner {
 	unsigned queued[DIR_KINDS]; /* lengths of the queues */
 	STAILQ_HEAD(batches, batch) batches;
 	unsigned in_flight;
-	/* executed by the owner, which will acknowledge them once more when they are durable */
-	struct batches unsynced;
-	unsigned unsynced_count;
-	/* the batch that another member passes to this owner; NULL: none */
-	struct batch *relay;  /* counted in directory.relaying */
-	uint64_t unlinked_ns; /* when its last link closed; 0: it has one, or has had none */
-	uint64_t relayed_ns;  /* when it last took a relay; 0: never, or relays fail now */
-	unsigned relay_turn;  /* peer number of the member that passes the next relay on */
-	unsigned relay_tries; /* relays that failed since the last tick */
-	uint64_t newest;      /* serial of the newest batch of this member that was executed here */
 	/* number of targets of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	struct walk walk;
@@ -308,7 +241,6 @@ struct owner {
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
-	uint64_t whole_ns;   /* when more than COMPARE_FULL_SLOTS were to be published; 0: never */
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
 	struct hints *hints;   /* NULL: none yet */
@@ -401,7 +333,6 @@ struct directory {
 	STAILQ_HEAD(, owner) dirty; /* owners to which something is to be sent */
 	struct net_timer *wake;     /* calls directory_flush() at the end of this turn */
 	uint64_t serial;            /* of the last request */
-	uint32_t relaying;          /* owners with a relay */
 	struct {
 		struct net_timer *timer;
 		bool armed;
@@ -416,8 +347,6 @@ struct directory {
 	struct turn turn;
 	struct own_shard own;
 	/* ---- serving ---- */
-	LIST_HEAD(, forgets) forgets;
-	LIST_HEAD(, pass) passes;
 	struct sweep sweep;
 	struct askeds asked; /* the first one is being answered */
 	/* scratch memory for the entries of one message: MESSAGE_PAGES_MAX of each */
@@ -543,7 +472,7 @@ static inline unsigned owner_queued(const struct owner *owner)
 /* True if the owner owes no answer. */
 static inline bool owner_idle(const struct owner *owner)
 {
-	return owner->in_flight == 0 && owner_queued(owner) == 0 && !owner->relay;
+	return owner->in_flight == 0 && owner_queued(owner) == 0;
 }
 /* The owner begins to owe an answer: before this target it was idle, or its link has closed. */
 void owner_waits(struct directory *directory, struct owner *owner);
@@ -583,9 +512,6 @@ bool location_names(struct control *control, const struct location *at, struct p
  * who says that it is wrong, is. An entry has no key: others with its tag and bucket are the same.
  */
 bool location_right(struct control *control, const struct page_key *key, const struct location *at);
-/* Tells member `ref` of a removal that it has missed. */
-void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
-	const struct waiter *waiter);
 /* Finds a new owner for each publish whose owner has died; other targets end as lost. */
 void orphans_place(struct directory *directory);
 /*
@@ -595,8 +521,6 @@ void orphans_place(struct directory *directory);
 void updates_answer(struct directory *directory);
 void updates_due(void *context);
 void updates_close(struct directory *directory);
-/* The link has closed, or the directory is: answers to it are not sent any more. NULL: all. */
-void forgets_drop(struct directory *directory, const struct rpc_link *link);
 
 /* ---- directory_send.c ------------------------------------------------------------------------ */
 
@@ -608,20 +532,13 @@ bool owner_removing(const struct owner *owner);
  */
 void target_queue(struct directory *directory, struct dir_target *target);
 void owner_dirty(struct directory *directory, struct owner *owner);
-/* Moves all batches in flight back to their queues. */
-void owner_quit(struct directory *directory, struct owner *owner);
+/* Puts the batches sent over this link, NULL: over any, back to the front of their queues. */
+void owner_rewind(struct owner *owner, const struct rpc_link *link);
 /*
  * Empties the queues of a dead owner: its publishes move to directory.orphans, its other targets
  * end as lost.
  */
 void owner_clear(struct directory *directory, struct owner *owner);
-/* True if another member passes batches to this owner, which has no link with this engine. */
-static inline bool owner_relays(const struct owner *owner)
-{
-	return owner->unlinked_ns && owner->relayed_ns;
-}
-/* Called while the owner owes an answer: gives up a relay that is late, sends one that is due. */
-void relay_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
 void hints_due(void *context);
 
 /* ---- directory_serve.c ----------------------------------------------------------------------- */
@@ -644,14 +561,6 @@ void departed_add(struct directory *directory, uint32_t ref);
 void departed_tick(struct directory *directory, uint64_t now_ns);
 /* Examines the next part of the shard for entries of members that left. */
 void sweep_slice(struct directory *directory);
-/* The link has closed, or the directory is: relays that need it are refused. NULL: all links. */
-void passes_drop(struct directory *directory, const struct rpc_link *link);
-/* Refuses relays that their owner does not answer: their holder has given them up. */
-void passes_tick(struct directory *directory, uint64_t now_ns);
-/* Serves a Relayed of an owner. False: it answers no relay that was passed on. */
-bool pass_answered(
-	struct directory *directory, const struct rpc_link *link, const Pc__Relayed *relayed);
-
 /* ---- directory_digest.c ---------------------------------------------------------------------- */
 
 /* Asks an owner, whose `digest` is NULL. False: it cannot be asked now. */

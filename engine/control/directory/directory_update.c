@@ -8,12 +8,7 @@
  *
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
  * skipped: the owner is behind, it lacks the slot, and its walk makes up for it
- * (directory_compare.c). A remove above its limit is dropped: the owner is compared with,
- * and a Forget is sent later (removals.c).
- *
- * Removals that this engine executes, for its own clients and for other engines, last until they
- * are a promise: the tombstone is durable and all owners of the page have dropped its entry.
- * MESSAGES.md shows the two Acks; the sender's end is batch_unsynced() in directory_send.c.
+ * (directory_compare.c). A remove above its limit is dropped: the owner is compared with.
  */
 #include <stdlib.h>
 
@@ -28,8 +23,8 @@
 
 /* Limit of updates that no client waits for, above which removes of lost pages wait */
 #define BUSY_CLAIMS 2048u
-#define PLACES_MAX 2u /* of a page at one engine: in memory, and on disk */
-#define ABSENT_MAX 8u /* entries of one key that are examined */
+#define PLACES_MAX 2u  /* of a page at one engine: in memory, and on disk */
+#define ENTRIES_MAX 8u /* entries of one key that a removal drops */
 #define HAVERS_MAX (REPLICAS_MAX + FORMERS_MAX)
 
 /* ---- deadlines: a binary heap ---------------------------------------------------------------- */
@@ -154,8 +149,8 @@ static void target_count(struct dir_target *target, enum outcome outcome)
 		target->update->acked++;
 	else if (outcome == OUTCOME_FAILED)
 		target->update->refused++;
-	else if (outcome == OUTCOME_VOLATILE || target->update->kind != DIR_PUBLISH)
-		target->update->unsafe++;
+	else if (target->update->kind != DIR_PUBLISH)
+		target->update->lost++;
 }
 
 /* A set is acknowledged: at least one owner has its entry. `partial`: not all of them have. */
@@ -181,8 +176,7 @@ static void update_check(struct directory *dir, struct dir_update *update)
 		if (target->resolved)
 			continue;
 		waiting++;
-		suspects += owner->ref == target->ref && suspect_steers(owner->why) &&
-			    !owner_relays(owner);
+		suspects += owner->ref == target->ref && suspect_steers(owner->why);
 	}
 	verdict = publish_judge(update->acked, waiting, suspects);
 	if (verdict == PUBLISH_UNREACHABLE)
@@ -197,7 +191,7 @@ static void update_check(struct directory *dir, struct dir_update *update)
 /* Answers an update whose owners have all answered. */
 static void update_settle(struct directory *dir, struct dir_update *update)
 {
-	if (update->unsafe)
+	if (update->lost)
 		update_answer(dir, update, OP_PEER_DOWN);
 	else if (update->acked && update->kind == DIR_PUBLISH)
 		set_acknowledged(dir, update, update->refused != 0);
@@ -228,8 +222,6 @@ void waiters_check(struct directory *dir, struct owner *owner)
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		for (unsigned i = 0; i < batch->count; i++)
 			update_check(dir, batch->target[i]->update);
-	for (unsigned i = 0; owner->relay && i < owner->relay->count; i++)
-		update_check(dir, owner->relay->target[i]->update);
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)
 		update_check(dir, target->update);
 }
@@ -300,21 +292,12 @@ void target_background_end(struct directory *dir, struct dir_target *target)
 		owner->warned = false;
 }
 
-static struct removal removal_of(const struct page_key *key, const struct location *at)
-{
-	return (struct removal){.key = *key, .number = (uint64_t)at->generation << 32 | at->place};
-}
-
 void target_resolve(struct directory *dir, struct dir_target *target, enum outcome outcome)
 {
 	struct dir_update *update = target->update;
-	const struct removal removal = removal_of(&update->key, &update->at);
 
 	target_background_end(dir, target);
 	target_count(target, outcome);
-	/* the member has left before it acknowledged the removal, or is behind with too many */
-	if (outcome == OUTCOME_LOST && update->kind == DIR_FORGET)
-		removals_owe(dir->control, target->ref, &removal);
 	update_release(dir, update);
 }
 
@@ -410,13 +393,18 @@ void target_again(struct directory *dir, const struct dir_target *target, enum e
 		page_again(dir->control, &update->at, why);
 }
 
-/* Publishes or removes the entry in this engine's own shard. */
+/* Takes the page of the key out of this engine, and its entries out of this engine's shard. */
+static bool key_forget(struct directory *dir, const struct page_key *key);
+
+/* What the update does at this engine: in its own shard, or to its own page. */
 static enum outcome update_do_here(struct directory *dir, const struct dir_update *update)
 {
 	struct location at = update->at;
 	enum evicted evicted;
 	bool done;
 
+	if (update->kind == DIR_FORGET)
+		return key_forget(dir, &update->key) ? OUTCOME_DONE : OUTCOME_FAILED;
 	if (update->kind == DIR_REMOVE) {
 		entry_delete(dir, &update->key, &at, (enum evicted)update->evicted);
 		return OUTCOME_DONE;
@@ -428,9 +416,6 @@ static enum outcome update_do_here(struct directory *dir, const struct dir_updat
 	dir->self->refuses |= !done;
 	return done ? OUTCOME_DONE : OUTCOME_FAILED;
 }
-
-/* Executes a removal on this engine. The target is resolved at once, or when it is a promise. */
-static void forget_here(struct directory *dir, struct dir_target *target);
 
 /*
  * Adds one member to the update. If it is this engine, the kind is executed at once; otherwise a
@@ -447,15 +432,11 @@ static void update_add(struct directory *dir, struct dir_update *update, uint32_
 	target->update = update;
 	target->peer = record->peer;
 	target->ref = ref;
-	if (record->self && update->kind != DIR_FORGET) {
+	if (record->self) {
 		target_count(target, update_do_here(dir, update));
 		return;
 	}
 	update->pending++;
-	if (record->self) {
-		forget_here(dir, target);
-		return;
-	}
 	target_queue(dir, target);
 	if (update->background)
 		target_background(dir, target);
@@ -523,34 +504,17 @@ void directory_publish(struct control *control, const struct page_key *key,
 
 /*
  * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
- * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and
- * OP_PEER_DOWN if one of them has left the map meanwhile: it may come back with the entry.
+ * may have it.
  */
 static void entry_remove(struct directory *dir, const struct page_key *key,
-	const struct location *at, enum evicted evicted, const struct waiter *waiter)
+	const struct location *at, enum evicted evicted)
 {
 	uint32_t owner[HAVERS_MAX];
 	unsigned owners = key_owners(dir, key, owner);
 
 	update_send(dir,
-		&(struct dir_request){
-			DIR_REMOVE, .key = *key, .at = *at, .waiter = waiter, .evicted = evicted},
+		&(struct dir_request){DIR_REMOVE, .key = *key, .at = *at, .evicted = evicted},
 		owner, owners);
-}
-
-/* True if an owner of the key, or a former one, has not acknowledged an earlier remove yet. */
-static bool entry_removing(struct directory *dir, const struct page_key *key)
-{
-	uint32_t ref[HAVERS_MAX];
-	unsigned owners = key_owners(dir, key, ref);
-
-	for (unsigned i = 0; i < owners; i++) {
-		const struct owner *owner = owner_of(dir, ref[i]);
-
-		if (owner && owner_removing(owner))
-			return true;
-	}
-	return false;
 }
 
 void directory_evicted(struct control *control, const struct page_key *key,
@@ -558,7 +522,7 @@ void directory_evicted(struct control *control, const struct page_key *key,
 {
 	const struct location own = {control->ref, at->place, at->generation};
 
-	entry_remove(control->directory, key, &own, from, NULL);
+	entry_remove(control->directory, key, &own, from);
 }
 
 void directory_remove(
@@ -610,7 +574,7 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 	if (at->ref == 0 || page_key_none(key) || location_right(control, key, at))
 		return;
 	control->counter[COUNTER_entries_stale]++;
-	entry_remove(control->directory, key, at, EVICTED_NOT, NULL);
+	entry_remove(control->directory, key, at, EVICTED_NOT);
 }
 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
@@ -644,30 +608,16 @@ bool directory_busy(const struct control *control)
 	return dir->background > limit;
 }
 
-/* A Forget names the number of its removal in place of a page. `missed`: see dir_update.at. */
-static struct dir_request forget_request(
-	const struct removal *removal, bool missed, const struct waiter *waiter)
-{
-	return (struct dir_request){DIR_FORGET, .key = removal->key,
-		.at = {.ref = missed,
-			.place = (uint32_t)removal->number,
-			.generation = (uint32_t)(removal->number >> 32)},
-		.waiter = waiter};
-}
-
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter)
 {
 	struct directory *dir = control->directory;
 	const struct member_table *table = members_table(control);
-	const struct removal removal = {.key = *key, .number = removals_number(control)};
-	const struct dir_request request = forget_request(&removal, false, waiter);
+	const struct dir_request request = {DIR_FORGET, .key = *key, .waiter = waiter};
 	struct dir_update *update = update_new(dir, &request, member_count(control));
 
 	if (!update)
 		return;
-	if (removals_missing(control))
-		update->unsafe++;
 	for (unsigned peer = 0; peer < table->peers_used; peer++) {
 		const struct member *member = member_table_peer(table, peer);
 
@@ -677,216 +627,46 @@ void directory_forget(
 	update_start(dir, update);
 }
 
-void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
-	const struct waiter *waiter)
-{
-	struct directory *dir = control->directory;
-	const struct dir_request request = forget_request(removal, true, waiter);
-
-	(void)update_send(dir, &request, &ref, 1);
-}
-
-/* ---- removals: messages that are being executed ---------------------------------------------- */
-
-static void forgets_tell(struct directory *dir, const struct forgets *forgets)
-{
-	Pc__Ack ack = PC__ACK__INIT;
-
-	ack.serial = forgets->serial;
-	ack.synced = true;
-	ack.failed = dir->failed;
-	for (uint32_t i = 0; i < forgets->count; i++)
-		if (forgets->key[i].failed)
-			dir->failed[ack.n_failed++] = i;
-	ack_reply(forgets->link, &ack);
-}
-
-/* A part has ended. */
-static void forgets_end(struct forgets *forgets)
-{
-	struct dir_target *target = forgets->target;
-
-	if (--forgets->waits)
-		return;
-	if (target)
-		target_resolve(forgets->directory, target,
-			outcome_of(target->had, forgets->key[0].failed));
-	else if (forgets->link)
-		forgets_tell(forgets->directory, forgets);
-	LIST_REMOVE(forgets, next);
-	free(forgets);
-}
-
-static void forgets_synced(struct control *control, void *context, uint32_t cookie, bool durable)
-{
-	struct forgets *forgets = context;
-	struct forgets_key *key = &forgets->key[cookie];
-
-	key->failed |= !durable;
-	if (durable)
-		removals_state_set(control, &key->removal, REMOVAL_DURABLE);
-	forgets_end(forgets);
-}
-
-static void forgets_dropped(void *context, uint64_t cookie, enum op_status status)
-{
-	struct forgets *forgets = context;
-
-	forgets->key[cookie].failed |= status != OP_HIT;
-	forgets_end(forgets);
-}
-
-/* NULL: no memory. The caller ends it once, after all its removals have begun. */
-static struct forgets *forgets_new(struct directory *dir, size_t count)
-{
-	struct forgets *forgets = calloc(1, sizeof(*forgets) + count * sizeof(forgets->key[0]));
-
-	if (!forgets)
-		return NULL;
-	forgets->directory = dir;
-	forgets->count = (uint32_t)count;
-	forgets->waits = 1;
-	LIST_INSERT_HEAD(&dir->forgets, forgets, next);
-	return forgets;
-}
-
-void forgets_drop(struct directory *dir, const struct rpc_link *link)
-{
-	struct forgets *forgets;
-
-	LIST_FOREACH (forgets, &dir->forgets, next)
-		if (!link || forgets->link == link)
-			forgets->link = NULL;
-}
-
-/* ---- removals: one key ----------------------------------------------------------------------- */
+/* ---- removals -------------------------------------------------------------------------------- */
 
 /*
- * Removes the entries of a page that this engine had at these places. If an earlier remove of the
- * key, of an eviction or of another client, is in flight, one that names no entry follows it.
+ * Drops the entries of all holders, because all members are sent the removal. A publish that is in
+ * flight to an owner is followed by the remove of the holder that has sent it.
  */
-static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_key *key,
-	const struct location *at, unsigned places)
+static bool key_forget(struct directory *dir, const struct page_key *key)
 {
-	struct directory *dir = forgets->directory;
-	const struct location none = {.ref = dir->control->ref};
-	const struct waiter waiter = {.deadline_ns = net_now() + control_dead_ns(dir->control),
-		.done = forgets_dropped,
-		.context = forgets,
-		.cookie = i};
-
-	if (places == 0 && !entry_removing(dir, key))
-		return;
-	for (unsigned k = 0; k < places || k == 0; k++) {
-		forgets->waits++;
-		entry_remove(dir, key, places ? &at[k] : &none, EVICTED_NOT, &waiter);
-	}
-}
-
-/* Entries here of members that left the map, which may come back with the page. */
-static void absent_drop(struct directory *dir, const struct page_key *key)
-{
-	struct shard *shard = dir->control->shard;
-	struct dir_entry found[ABSENT_MAX];
-	unsigned count = dir->sweep.departeds ? shard_find(shard, key, found, ABSENT_MAX) : 0;
+	struct control *control = dir->control;
+	struct dir_entry found[ENTRIES_MAX];
+	struct location at[PLACES_MAX];
+	unsigned places = places_of(control, key, at);
+	unsigned count = shard_find(control->shard, key, found, ENTRIES_MAX);
+	bool had = page_forget(control, key);
 
 	for (unsigned i = 0; i < count; i++)
-		if (!member_by_ref(dir->control, found[i].ref))
-			(void)shard_remove(
-				shard, key, found[i].ref, found[i].place, found[i].generation);
-}
-
-/*
- * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
- * here already takes no page that was set since: this engine is sent what it has missed, or a link
- * has closed. As long as its tombstone is not durable, a repeat writes one more: one of what was
- * missed leaves a page in memory that was set since.
- */
-static bool key_forget(
-	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
-{
-	struct control *control = forgets->directory->control;
-	struct forgets_key *key = &forgets->key[i];
-	const struct forget_wait wait = {.done = forgets_synced, .context = forgets, .cookie = i};
-	struct location at[PLACES_MAX];
-	enum removal_state state = removals_state(control, removal);
-	bool again = state == REMOVAL_DURABLE || (state == REMOVAL_EXECUTED && missed);
-	unsigned places = again ? 0 : places_of(control, &removal->key, at);
-	enum forget_state result;
-	struct disk_page page;
-	bool had;
-
-	key->removal = *removal;
-	if (again && state == REMOVAL_EXECUTED && tier_find(control, &removal->key, &page))
-		at[places++] = (struct location){control->ref, page.place, page.generation};
-	entries_drop(forgets, i, &removal->key, at, places);
-	if (state == REMOVAL_DURABLE)
-		return false;
-	if (!again) {
-		absent_drop(forgets->directory, &removal->key);
-		removals_state_set(control, removal, REMOVAL_EXECUTED);
-	}
-	forgets->waits++;
-	result = again ? tier_forget(control, &removal->key, &wait, &had)
-		       : page_forget(control, &removal->key, &wait, &had);
-	forgets->waits -= result != FORGET_LATER;
-	if (result == FORGET_DURABLE)
-		removals_state_set(control, removal, REMOVAL_DURABLE);
-	key->failed |= result == FORGET_VOLATILE;
-	if (again)
-		return false;
-	/* the memory survives a kill: the page leaves it before the removal is remembered */
-	removals_add(control, removal);
+		(void)shard_remove(
+			control->shard, key, found[i].ref, found[i].place, found[i].generation);
+	for (unsigned i = 0; i < places; i++)
+		entry_remove(dir, key, &at[i], EVICTED_NOT);
 	return had;
-}
-
-static void forget_here(struct directory *dir, struct dir_target *target)
-{
-	const struct dir_update *update = target->update;
-	const struct removal removal = removal_of(&update->key, &update->at);
-	struct forgets *forgets = forgets_new(dir, 1);
-
-	if (!forgets) {
-		log_error("no memory for a removal: the page stays");
-		target_resolve(dir, target, OUTCOME_VOLATILE);
-		return;
-	}
-	forgets->target = target;
-	target->had = key_forget(forgets, 0, &removal, false);
-	forgets_end(forgets);
 }
 
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *message)
 {
 	struct directory *dir = control->directory;
-	struct forgets *forgets;
 	Pc__Ack ack = PC__ACK__INIT;
 
 	if (!entries_fit(message->n_entries, message->entries))
 		return false;
-	forgets = forgets_new(dir, message->n_entries);
-	if (!forgets) {
-		log_error("no memory to answer removals: they are sent again");
-		rpc_link_close(link);
-		return true;
-	}
 	for (size_t i = 0; i < message->n_entries; i++) {
 		const struct page_key key = entry_key(message->entries[i]);
-		const struct location at = entry_location(message->entries[i]);
-		const struct removal removal = removal_of(&key, &at);
 
-		if (at.ref != 0)
-			removals_served(link);
-		if (!key_forget(forgets, (uint32_t)i, &removal, at.ref != 0))
+		if (!key_forget(dir, &key))
 			dir->failed[ack.n_failed++] = (uint32_t)i;
-		ack.later |= forgets->waits > 1 || forgets->key[i].failed;
 	}
-	ack.serial = forgets->serial = message->serial;
+	ack.serial = message->serial;
 	ack.failed = dir->failed;
-	forgets->link = ack.later ? link : NULL;
 	ack_reply(link, &ack);
-	forgets_end(forgets);
 	return true;
 }
 

@@ -467,7 +467,6 @@ static struct member_contact *member_contact_begin(struct control *control, stru
 		contact->heard_ns = net_now();
 		member_link_unused(contact, contact->heard_ns);
 		contact->accused_ns = 0;
-		contact->untold_ns = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};
 	}
@@ -500,7 +499,6 @@ int member_put_on_map(struct control *control, struct member *member)
 		log_info("member %s, incarnation %016llx, joined; peer %u", label,
 			(unsigned long long)member->record.incarnation, member->record.peer);
 	members_sums_change(members, member, true);
-	control->member_events->up(control, member);
 	member_rings_joined(members, member);
 	member_map_soon(members);
 	member_record_changed(control, member);
@@ -528,7 +526,6 @@ void member_take_off_map(struct control *control, struct member *member, const c
 	member_rings_left(members, member);
 	members_sums_change(members, member, false);
 	control->counter[COUNTER_members_died]++;
-	control->member_events->leaving(control, member);
 	member_links_close(member);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not

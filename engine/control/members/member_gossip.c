@@ -511,7 +511,6 @@ static void record_admit(struct control *control, struct member *member, const P
 		return;
 	}
 	member->admission = r->admission;
-	control->member_events->admitted(control, member);
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */

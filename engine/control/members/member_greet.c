@@ -148,7 +148,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
 	hello.software = control->members->self->contact->software;
-	hello.pages = control->member_events->has_pages(control);
+	control->member_events->say(control, &hello);
 	member_agree_say(control, &hello);
 	if (refusal) {
 		hello.refusal = (char *)refusal;

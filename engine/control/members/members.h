@@ -142,12 +142,6 @@ struct member_contact {
 	struct rpc_link *in;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	uint64_t heard_ns;
-	uint64_t hello_ns; /* time of its last Hello */
-	/*
-	 * time of the last sign that Told comes (directory.h): its Hello, a Forget of what was
-	 * missed, or the opening of the own disk; 0: it owes none
-	 */
-	uint64_t untold_ns;
 	bool kept; /* silent, and on the map only because it serves another member */
 	struct member_probe probe;
 	struct member_trial trial;
@@ -336,15 +330,6 @@ void refusals_report(const struct control *control, uint64_t now_ns, struct refu
  * open.
  */
 struct member_events {
-	/* The member has entered the map: removals_member_up(). */
-	void (*up)(struct control *control, const struct member *member);
-	/*
-	 * It did by the record of another member: those that know it send it what it has missed,
-	 * by removals_member_admitted().
-	 */
-	void (*admitted)(struct control *control, const struct member *member);
-	/* The member has left the map. Its links are closed next. */
-	void (*leaving)(struct control *control, const struct member *member);
 	/* Its links are closed. The entry may be used for another member. */
 	void (*gone)(struct control *control, uint16_t peer, uint32_t ref);
 	/*
@@ -364,8 +349,8 @@ struct member_events {
 	void (*probed)(struct control *control, uint16_t peer, bool served);
 	/* True if a request to the member waits too long for its acknowledgement: it is probed. */
 	bool (*overdue)(const struct control *control, uint16_t peer);
-	/* True if this engine has pages, or may find some: it wants to be sent removals. */
-	bool (*has_pages)(const struct control *control);
+	/* Adds to a Hello what rooms above say in it: epochs_say(). */
+	void (*say)(const struct control *control, Pc__Hello *hello);
 };
 
 /* ---- addresses of members, for the next engine ----------------------------------------------- */

@@ -248,12 +248,6 @@ static void health_integrity(const struct snapshot *s, struct health *h)
 			"%" PRIu64
 			" damaged page(s) were taken out since the engine started; the log names their places",
 			pages);
-	pages = s->counter[COUNTER_pages_unproven];
-	if (pages)
-		finding_add(h, FINDING_pages_unproven,
-			"%" PRIu64
-			" page(s) were dropped: this engine was away or cut off, and no member remembers all removals of that time",
-			pages);
 }
 
 static uint64_t counter_grew(const struct snapshot *s, enum counter which)

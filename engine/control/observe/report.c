@@ -234,7 +234,6 @@ static void report_path(struct json *j, const struct snapshot_disk_path *path)
 	json_count(j, "read_errors", r->read_errors);
 	json_count(j, "crc_errors", r->crc_errors);
 	json_count(j, "io_errors", r->io_errors);
-	json_flag(j, "cleared", r->cleared);
 	json_close(j, "}");
 }
 

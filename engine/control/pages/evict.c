@@ -349,18 +349,14 @@ bool page_key_at(
 	       pool_key(control->rail[place_rail(place)].pool, place, generation, ret_key);
 }
 
-enum forget_state page_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool page_forget(struct control *control, const struct page_key *key)
 {
 	const struct index_entry *e = index_find(control->index, key);
 	bool here = e;
-	enum forget_state state;
 
 	if (e)
 		evict_retire(control->evict, key, e->place, e->generation);
-	state = tier_forget(control, key, wait, ret_had);
-	*ret_had |= here;
-	return state;
+	return tier_forget(control, key) || here;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -83,32 +83,16 @@ void page_again(struct control *control, const struct location *at, enum evicted
  */
 bool page_key_at(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
-/* Whether a removal on this host outlasts a crash. */
-enum forget_state {
-	FORGET_DURABLE,  /* it does; always so without disk.paths */
-	FORGET_LATER,    /* its tombstone is being written: the caller's `done` tells the result */
-	FORGET_VOLATILE, /* it does not: no path of the disk is in service, or no memory */
-};
-
-/*
- * What page_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
- * closed, never from inside page_forget(). `durable` false is FORGET_VOLATILE.
- */
-struct forget_wait {
-	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
-	void *context;
-	uint32_t cookie;
-};
 /*
  * A client of this or of another node wants the key deleted. Retires the page, of which the caller
- * removes the directory entries; it is not found here from here on. *ret_had: this node had it.
- * `wait` is copied; NULL: the caller does not wait.
+ * removes the directory entries; it is not found here from here on. Returns whether this node had
+ * it. A page on disk may be back after a crash.
  */
-enum forget_state page_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
-/* The same on disk only: a page in memory stays. *ret_had: it was on disk. */
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
+bool page_forget(struct control *control, const struct page_key *key);
+/* The same on disk only: a page in memory stays. */
+bool tier_forget(struct control *control, const struct page_key *key);
+/* True while the disk should not be given more pages to forget: their tombstones find no room. */
+bool tier_forgets_many(const struct control *control);
 
 /* ---- scrub: CRCs of the pages in memory ------------------------------------------------------ */
 

@@ -68,7 +68,6 @@ struct scrub_pace scrub_pace(uint64_t pools, uint64_t seconds)
 void scrub_condemn(
 	struct control *control, const struct pool_proven *page, uint32_t crc, const char *who)
 {
-	bool had;
 
 	control->counter[COUNTER_pages_corrupt]++;
 	log_error(
@@ -77,7 +76,7 @@ void scrub_condemn(
 		(unsigned long long)place_offset(page->place), crc, page->crc);
 	if (pool_page(control->rail[place_rail(page->place)].pool, page->place, page->generation))
 		evict_take_away(control->evict, &page->key, page->place, page->generation);
-	(void)tier_forget(control, &page->key, NULL, &had);
+	(void)tier_forget(control, &page->key);
 }
 
 static void scrub_page_begin(struct scrub_page *at)

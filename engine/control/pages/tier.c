@@ -36,7 +36,8 @@ struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)
 	struct tier_spill *spill;
 
 	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
-		if (!spill->removed && !spill->stranded && page_key_equal(&spill->request.key, key))
+		if (!spill->request.forgotten && !spill->stranded &&
+			page_key_equal(&spill->request.key, key))
 			return spill;
 	return NULL;
 }
@@ -220,7 +221,7 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	struct control *control = t->control;
 	const struct disk_request *request = &spill->request;
 	bool set = index_find(control->index, &request->key);
-	/* DISK_EXISTS also says that the key is being removed */
+	/* DISK_EXISTS also says that the key is being written, or was forgotten */
 	bool on_disk =
 		request->status == DISK_OK ||
 		(request->status == DISK_EXISTS && tier_has(t, &request->key, request->length));
@@ -231,9 +232,9 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	control->evict->rail[place_rail(spill->place)].retry = true;
 	if (request->status == DISK_OK)
 		control->counter[COUNTER_disk_spills]++;
-	else if (!on_disk && !spill->stranded && !spill_is_here(t, spill))
+	else if (!on_disk && !request->forgotten && !spill->stranded && !spill_is_here(t, spill))
 		tier_dropped(t, request->status);
-	if (!on_disk)
+	if (!on_disk && !request->forgotten)
 		t->refused_ns = net_now();
 	writing_count(t, net_now());
 	LIST_REMOVE(spill, same);
@@ -244,7 +245,7 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	t->spill_due = true;
 	if (on_disk || !tier_spilling(t, &request->key))
 		tier_written(t, &request->key, on_disk);
-	if (!set && !spill->removed && disk_find(t->disk, &request->key, &page))
+	if (!set && !request->forgotten && disk_find(t->disk, &request->key, &page))
 		(void)control->pages_events->on_disk(
 			control, &page); /* it was evicted while it was written */
 	if (request->status == DISK_CORRUPT)
@@ -259,7 +260,7 @@ static void spill_strand(struct tier *t, struct tier_spill *spill)
 	spill->stranded = true;
 	t->spill_bytes -= spill->bytes;
 	t->spill_due = true;
-	if (!spill->removed && !spill_is_here(t, spill))
+	if (!spill->request.forgotten && !spill_is_here(t, spill))
 		tier_dropped(t, DISK_OFFLINE);
 	if (!tier_spilling(t, &spill->request.key))
 		tier_written(t, &spill->request.key, false);
@@ -267,84 +268,49 @@ static void spill_strand(struct tier *t, struct tier_spill *spill)
 
 /* ---- removal --------------------------------------------------------------------------------- */
 
-/*
- * A tombstone goes to every path, also for a key that the index does not name: an older copy may
- * lie on a disk whose index entry was lost to a read error.
- */
-static enum forget_state remove_submit(
-	struct tier *t, const struct page_key *key, const struct forget_wait *wait)
+/* Remembers a removal until the disk is open. */
+static void early_add(struct tier *t, const struct page_key *key)
 {
-	struct tier_removed *removed = calloc(1, sizeof(*removed));
+	/* as many as a power of two have room for */
+	if (!(t->early_count & (t->early_count - 1))) {
+		size_t room = t->early_count ? 2 * (size_t)t->early_count : 1;
+		struct page_key *grown =
+			room <= TIER_EARLY_MAX ? realloc(t->early, room * sizeof(*grown)) : NULL;
 
-	if (!removed) {
-		log_error(
-			"disk: no memory to remove a page; a page with this key may come back after a restart");
-		return FORGET_VOLATILE;
+		if (!grown) {
+			t->control->counter[COUNTER_disk_removals_dropped]++;
+			return;
+		}
+		t->early = grown;
 	}
-	removed->request.op = DISK_REMOVE;
-	removed->request.key = *key;
-	if (wait)
-		removed->wait = *wait;
-	TAILQ_INSERT_TAIL(&t->removes, removed, next);
-	if (t->state == TIER_SERVING)
-		disk_submit(t->disk, &removed->request);
-	return FORGET_LATER;
+	t->early[t->early_count++] = *key;
 }
 
-static void remove_tell(struct tier *t, struct tier_removed *removed, bool durable)
+static void early_forget(struct tier *t)
 {
-	const struct forget_wait wait = removed->wait;
-
-	removed->wait.done = NULL;
-	if (wait.done)
-		wait.done(t->control, wait.context, wait.cookie, durable);
+	for (uint32_t i = 0; i < t->early_count; i++)
+		(void)disk_forget(t->disk, &t->early[i]);
+	free(t->early);
+	t->early = NULL;
+	t->early_count = 0;
 }
 
-/* These removals do not become durable, or it is not known whether they will. */
-static void removes_tell(struct tier *t)
-{
-	struct tier_removed *removed;
-
-	TAILQ_FOREACH (removed, &t->removes, next)
-		remove_tell(t, removed, false);
-}
-
-static void remove_ended(struct tier *t, struct tier_removed *removed)
-{
-	TAILQ_REMOVE(&t->removes, removed, next);
-	remove_tell(t, removed, removed->request.status == DISK_OK);
-	free(removed);
-}
-
-/* Removes what was removed while the disk was being opened. */
-static void removes_submit(struct tier *t)
-{
-	struct tier_removed *removed;
-
-	TAILQ_FOREACH (removed, &t->removes, next)
-		disk_submit(t->disk, &removed->request);
-}
-
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool tier_forget(struct control *control, const struct page_key *key)
 {
 	struct tier *t = control->tier;
 	struct tier_spill *spill;
-	struct disk_page page;
+	bool had;
 
-	*ret_had = false;
-	if (!t)
-		return FORGET_DURABLE;
-	if (t->state == TIER_FAILED)
-		return FORGET_VOLATILE;
-	if (t->state == TIER_SERVING) {
-		tier_promote_cancel(t, key);
-		*ret_had = disk_find(t->disk, key, &page) || tier_spilling(t, key);
-		LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
-			if (page_key_equal(&spill->request.key, key))
-				spill->removed = true;
-	}
-	return remove_submit(t, key, wait);
+	if (t && t->state == TIER_OPENING)
+		early_add(t, key);
+	if (!t || t->state != TIER_SERVING)
+		return false;
+	tier_promote_cancel(t, key);
+	had = tier_spilling(t, key);
+	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
+		if (page_key_equal(&spill->request.key, key))
+			disk_write_forget(&spill->request);
+	return disk_forget(t->disk, key) || had;
 }
 
 void tier_replaced(struct control *control, const struct page_key *key, uint32_t length)
@@ -352,17 +318,18 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 	struct tier *t = control->tier;
 	const struct tier_spill *spill;
 	struct disk_page page;
-	bool other, had;
+	bool other;
 
 	if (!t || t->state != TIER_SERVING)
 		return;
 	other = disk_find(t->disk, key, &page) && page.length != length;
 	/* a stranded write may end after all */
 	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
-		other = other || (!spill->removed && page_key_equal(&spill->request.key, key) &&
-					 spill->request.length != length);
+		other = other ||
+			(!spill->request.forgotten && page_key_equal(&spill->request.key, key) &&
+				spill->request.length != length);
 	if (other)
-		(void)tier_forget(control, key, NULL, &had);
+		(void)tier_forget(control, key);
 }
 
 /* ---- which pages are on disk ----------------------------------------------------------------- */
@@ -370,6 +337,22 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 static bool tier_serves(const struct tier *t)
 {
 	return t && t->state == TIER_SERVING;
+}
+
+static bool tier_in_service(const struct tier *t)
+{
+	for (unsigned i = 0; t->state == TIER_SERVING && i < t->report.paths; i++)
+		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
+			return true;
+	return false;
+}
+
+bool tier_forgets_many(const struct control *control)
+{
+	const struct tier *t = control->tier;
+
+	/* without a path nothing takes the tombstones that wait, and there is nothing to forget */
+	return t && tier_in_service(t) && disk_forgets_many(t->disk);
 }
 
 bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page)
@@ -456,7 +439,6 @@ static unsigned tier_lost(struct tier *t)
 
 /* ---- what the disk has finished -------------------------------------------------------------- */
 
-/* Only what moves bytes can be held. */
 static void request_held(struct tier *t, struct disk_request *request)
 {
 	if (request->op == DISK_WRITE)
@@ -470,12 +452,10 @@ static void request_finished(struct tier *t, struct disk_request *request)
 	switch (request->op) {
 	case DISK_WRITE: tier_spilled(t, (struct tier_spill *)(void *)request); return;
 	case DISK_READ: tier_promoted(t, (struct tier_promote *)(void *)request); return;
-	case DISK_REMOVE: remove_ended(t, (struct tier_removed *)(void *)request); return;
 	}
 }
 static_assert(offsetof(struct tier_spill, request) == 0, "request_finished() relies on it");
 static_assert(offsetof(struct tier_promote, request) == 0, "request_finished() relies on it");
-static_assert(offsetof(struct tier_removed, request) == 0, "request_finished() relies on it");
 
 /* Handles the requests that the disk has finished or holds. Returns how many. */
 static unsigned tier_reap(struct tier *t)
@@ -504,14 +484,6 @@ static void tier_on_ready(evutil_socket_t fd, short what, void *context)
 
 /* ---- timers and turns ------------------------------------------------------------------------ */
 
-static bool tier_in_service(const struct tier *t)
-{
-	for (unsigned i = 0; t->state == TIER_SERVING && i < t->report.paths; i++)
-		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
-			return true;
-	return false;
-}
-
 bool tier_keeps_up(const struct control *control)
 {
 	const struct tier *t = control->tier;
@@ -522,8 +494,12 @@ bool tier_keeps_up(const struct control *control)
 
 static void tier_report_look(struct tier *t)
 {
+	uint64_t dropped = t->report.dropped_tombstones;
+
 	if (t->state == TIER_SERVING)
 		disk_report(t->disk, &t->report);
+	t->control->counter[COUNTER_disk_removals_dropped] +=
+		t->report.dropped_tombstones - dropped;
 	t->disk_bytes = 0;
 	for (unsigned i = 0; i < t->report.paths; i++)
 		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
@@ -622,10 +598,9 @@ static bool paths_all_locked(const struct tier *t)
 	return true;
 }
 
-/* The disk cannot be used: removals are not durable, and each path says why. */
+/* The disk cannot be used: each path says why. */
 static void paths_failed_tell(struct tier *t)
 {
-	removes_tell(t);
 	for (unsigned i = 0; i < t->options.paths; i++)
 		if (!t->report.path[i].reason[0])
 			snprintf(t->report.path[i].reason, sizeof(t->report.path[i].reason), "%s",
@@ -644,7 +619,7 @@ static void tier_open_done(struct work *work)
 			t->state = TIER_SERVING;
 	}
 	if (t->state == TIER_SERVING) {
-		removes_submit(t);
+		early_forget(t);
 	} else {
 		t->report = t->failed;
 		paths_failed_tell(t);
@@ -664,7 +639,6 @@ static void tier_open_done(struct work *work)
 
 static void tier_lists_init(struct tier *t)
 {
-	TAILQ_INIT(&t->removes);
 	TAILQ_INIT(&t->spills);
 	for (unsigned i = 0; i < PROMOTE_STATES; i++)
 		TAILQ_INIT(&t->promotes[i]);
@@ -680,6 +654,7 @@ static void tier_free(struct tier *t)
 		event_free(t->ready);
 	net_timer_free(t->slow);
 	net_timer_free(t->tick);
+	free(t->early);
 	free(t);
 }
 
@@ -813,16 +788,11 @@ static void tier_flush(struct tier *t)
 /* Frees what was in flight: the disk is closed, so no request returns any more. */
 static void requests_free(struct tier *t)
 {
-	struct tier_removed *removed;
 	struct tier_spill *spill;
 
 	while ((spill = TAILQ_FIRST(&t->spills))) {
 		TAILQ_REMOVE(&t->spills, spill, next);
 		free(spill);
-	}
-	while ((removed = TAILQ_FIRST(&t->removes))) {
-		TAILQ_REMOVE(&t->removes, removed, next);
-		free(removed);
 	}
 	tier_promote_close(t);
 }
@@ -843,7 +813,6 @@ void tier_close(struct control *control)
 		if (tier_in_service(t))
 			tier_flush(t);
 	}
-	removes_tell(t);
 	if (t->disk && disk_close(t->disk) < 0) {
 		log_error(
 			"disk: an I/O has not ended; the memory of the pools is left to the kernel");

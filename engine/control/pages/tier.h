@@ -43,6 +43,13 @@ bool tier_named(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /* The disk is being opened: it is not known yet which pages are on it. */
 bool tier_opens(const struct control *control);
+#define DISK_TEXT_BYTES sizeof(((struct settings *)NULL)->disk_paths) /* of `text` */
+/*
+ * The directories of disk.paths, which lie in `text` then. Returns how many; 0: none, or the
+ * setting is wrong.
+ */
+unsigned tier_directories(
+	const struct settings *s, char *text, const char *ret_directory[DISK_PATHS_MAX]);
 /* As disk_slot(); nothing without a disk that serves. */
 unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);

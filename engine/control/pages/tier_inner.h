@@ -45,8 +45,9 @@
 #define TIER_SLOW_US 500000         /* between two looks at the state of the paths */
 #define TIER_TICK_US 10000 /* between two looks at deadlines, while requests wait or pins exist */
 #define TIER_SOON_US 1000  /* the same, while pages wait for a slot */
-#define TIER_REMOTE_MAX 8192u /* requests of other hosts that wait; further ones are refused */
-#define TIER_LOST_BURST 256u  /* pages that left the disk, whose entries one turn removes */
+#define TIER_REMOTE_MAX 8192u     /* requests of other hosts that wait; further ones are refused */
+#define TIER_LOST_BURST 256u      /* pages that left the disk, whose entries one turn removes */
+#define TIER_EARLY_MAX (1u << 20) /* removals that are remembered while the disk is opened */
 
 /* A page that is being written. */
 struct tier_spill {
@@ -55,7 +56,6 @@ struct tier_spill {
 	TAILQ_ENTRY(tier_spill) next;
 	uint32_t place, generation, bytes;
 	uint32_t crc;  /* what the page head says; valid if request.has_crc */
-	bool removed;  /* the key was removed since */
 	bool stranded; /* held by a path: it counts neither as being written nor in the budget */
 };
 
@@ -111,14 +111,6 @@ struct tier_pin {
 };
 TAILQ_HEAD(tier_pins, tier_pin);
 
-/* A key that is removed: its tombstone is being written, or the disk is not open yet. */
-struct tier_removed {
-	struct disk_request request; /* the first member */
-	TAILQ_ENTRY(tier_removed) next;
-	struct forget_wait wait; /* done NULL: the caller does not wait */
-};
-TAILQ_HEAD(tier_removes, tier_removed);
-
 struct tier {
 	struct work opening; /* disk_open(); must be first: it is cast to struct tier */
 	struct control *control;
@@ -134,8 +126,10 @@ struct tier {
 	struct disk_report failed;
 	struct event *ready;
 	struct net_timer *slow, *tick;
-	bool ticking, soon;          /* `tick` is armed; with TIER_SOON_US */
-	struct tier_removes removes; /* they are submitted when the disk is open */
+	bool ticking, soon; /* `tick` is armed; with TIER_SOON_US */
+	/* removed while the disk is opened */
+	struct page_key *early;
+	uint32_t early_count;
 
 	/* writes */
 	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];

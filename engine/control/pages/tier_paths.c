@@ -34,6 +34,18 @@ int tier_paths_split(const struct settings *s, char *text, struct disk_options *
 	return 0;
 }
 
+unsigned tier_directories(
+	const struct settings *s, char *text, const char *ret_directory[DISK_PATHS_MAX])
+{
+	struct disk_options options = {.paths = 0};
+
+	if (!s->disk_paths[0] || tier_paths_split(s, text, &options) < 0)
+		return 0;
+	for (unsigned i = 0; i < options.paths; i++)
+		ret_directory[i] = options.path[i].directory;
+	return options.paths;
+}
+
 /* Checks one directory. *ret_device: its file system; 0: not known, systemd will make it. */
 static int path_check(const char *name, const struct unit *unit, uint64_t *ret_device)
 {

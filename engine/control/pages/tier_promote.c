@@ -513,7 +513,7 @@ void tier_look(struct tier *t, const struct page_key *key, struct tier_found *re
 	struct disk_page page;
 
 	*ret = (struct tier_found){0};
-	if (!t || t->state != TIER_SERVING || t->control->disk_shut)
+	if (!t || t->state != TIER_SERVING || t->control->door_shut)
 		return;
 	ret->written = disk_find(t->disk, key, &page);
 	spill = ret->written ? NULL : tier_spilling(t, key);
@@ -673,7 +673,7 @@ static bool remote_page_serve(struct control *control, struct rpc_link *link,
 	if (tier_known(control, &key, page->bytes, &found, ret_done)) {
 		/* a disk that is not open yet may have the page, or one whose pages wait */
 		if (ret_done->status == OP_MISS && t &&
-			(t->state == TIER_OPENING || control->disk_shut))
+			(t->state == TIER_OPENING || control->door_shut))
 			ret_done->status = OP_TIMEOUT;
 		return false;
 	}

@@ -7,7 +7,7 @@
  *   state                      struct warm_state, which every engine over this memory has locked
  *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
  *   shard, shard-state         the directory shard, and struct shard_state
- *   removals                   struct removals_log
+ *   epochs                     struct epochs_shared
  *   process-P                  a pidfd of a client's process
  *   channel-P-N                the segment of a channel of process P; N is the channel's number as
  *                              an owner of slots
@@ -51,14 +51,14 @@
 #include "engine/keeper/service.h"
 
 #define STATE_NAME "state"
-#define REMOVALS_NAME "removals"
+#define EPOCHS_NAME "epochs"
 #define PROCESS_PREFIX "process-"
 #define STORED_NAME_BYTES 32u /* of a name and its zero byte */
 /* memory of a rail, as stored; the index in rail_names */
 enum { STORED_POOL, STORED_HEADS, STORED_SLOTS, STORED_RAIL };
 
 #define WARM_MAGIC 0x50435753u /* "PCWS" */
-#define WARM_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define WARM_LAYOUT 2u         /* raised when a field changes its place or meaning */
 #define WARM_STATE_BYTES 4096u
 /* after this number of crashes in turn during the start, the next engine starts cold */
 #define WARM_CRASHES_MAX 3u
@@ -448,10 +448,10 @@ int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bo
 	return 0;
 }
 
-int warm_removals_open(
+int warm_epochs_open(
 	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted)
 {
-	int fd = control->warm ? service_stored(REMOVALS_NAME) : -1, rc = -EINVAL;
+	int fd = control->warm ? service_stored(EPOCHS_NAME) : -1, rc = -EINVAL;
 
 	*ret_adopted = false;
 	if (fd >= 0 && control->warm->adopts)
@@ -460,11 +460,11 @@ int warm_removals_open(
 		close(fd);
 	*ret_adopted = rc == 0;
 	if (rc == -EINVAL)
-		rc = huge_open("peercache-removals", bytes, -1, false, ret_memory);
+		rc = huge_open("peercache-epochs", bytes, -1, false, ret_memory);
 	if (rc < 0 || !control->warm || *ret_adopted)
 		return rc;
-	service_unstore(REMOVALS_NAME);
-	service_store(REMOVALS_NAME, ret_memory->fd);
+	service_unstore(EPOCHS_NAME);
+	service_store(EPOCHS_NAME, ret_memory->fd);
 	return 0;
 }
 

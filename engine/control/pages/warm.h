@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The process that started the engine (peercache-keeper, systemd) stores the descriptors of pools,
- * shard and removals, and the next engine adopts them: see WARM.md.
+ * shard and epochs, and the next engine adopts them: see WARM.md.
  */
 #ifndef CONTROL_WARM_H
 #define CONTROL_WARM_H
@@ -42,10 +42,10 @@ int warm_pool_open(
 int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge);
 
 /*
- * Opens the memory of removals (directory.h): adopts the stored one, or makes a new one, which is
- * zero, and stores it. Returns 0 or -errno.
+ * Opens the memory of epochs: adopts the stored one, or makes a new one, which is zero, and stores
+ * it. Returns 0 or -errno.
  */
-int warm_removals_open(
+int warm_epochs_open(
 	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted);
 
 /* Called once when all pools are open: decides the engine's ref and incarnation. */

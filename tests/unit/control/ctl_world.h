@@ -25,6 +25,7 @@
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "numa/clock.h"
+#include "tests/unit/control/epoch_stub.h"
 #include "tests/unit/control/warm_stub.h"
 
 #define POOL_BYTES (8u << 20)
@@ -114,16 +115,18 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	(void)control, (void)ref;
 }
 
-bool removals_missing(const struct control *control)
-{
-	(void)control;
-	return false;
-}
-
 bool directory_busy(const struct control *control)
 {
 	(void)control;
 	return directory.busy;
+}
+
+const struct member_table *members_table(const struct control *c)
+{
+	static const struct member_table none;
+
+	(void)c;
+	return &none;
 }
 
 struct rpc_link *member_link(struct control *c, uint32_t ref)
@@ -225,7 +228,7 @@ void directory_forget(
 	if (entry)
 		directory_remove(control, key,
 			&(struct location){.place = entry->place, .generation = entry->generation});
-	page_forget(control, key, NULL, &(bool){false});
+	page_forget(control, key);
 	answer_or_hold(waiter);
 }
 

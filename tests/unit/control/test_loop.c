@@ -150,7 +150,7 @@ static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+view +door +rpc +members +seeds_file +directory +conns +tick +ctl +promote +tier +scrub +clients RAIL_STOP RAIL_STOP -clients -scrub -tier -promote -ctl -tick -conns -directory -seeds_file -members -rpc -door -view -answers -etcd -rpc_port -client_socket"));
+		"+view +epochs +rpc +members +seeds_file +directory +conns +tick +ctl +promote +tier +scrub +clients RAIL_STOP RAIL_STOP -clients -scrub -tier -promote -ctl -tick -conns -directory -seeds_file -members -rpc -epochs -view -answers -etcd -rpc_port -client_socket"));
 }
 
 static void socket_and_port_are_bound_before_memory_is_allocated(void **state)

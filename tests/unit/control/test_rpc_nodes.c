@@ -137,6 +137,11 @@ static void attach_memory(struct node *n)
 	control->bucket_bits = (uint8_t)control->shard->bits;
 }
 
+static void door_opened(struct control *control)
+{
+	((struct node *)control)->doors_opened++;
+}
+
 int node_open(unsigned i, const char *seeds)
 {
 	struct node *n = &node[i];
@@ -163,8 +168,10 @@ int node_open(unsigned i, const char *seeds)
 	attach_memory(n);
 	n->open = true;
 	n->stalled = false;
-	node_removals_open(n);
-	status = view_open(control);
+	n->doors_opened = 0;
+	status = epochs_open(control, door_opened);
+	if (status == 0)
+		status = view_open(control);
 	if (status == 0)
 		status = rpc_port_open(control);
 	if (status == 0)
@@ -182,18 +189,6 @@ int node_open(unsigned i, const char *seeds)
 	return status;
 }
 
-/* The disk closes: removals that wait for it are told to no member any more, as after a kill. */
-static void tombstones_drop(struct node *n)
-{
-	if (n->control.directory)
-		forgets_drop(n->control.directory, NULL);
-	while (n->waits) {
-		const struct forget_wait *wait = &n->wait[--n->waits];
-
-		wait->done(&n->control, wait->context, wait->cookie, false);
-	}
-}
-
 void node_close(unsigned i)
 {
 	struct control *control = &node[i].control;
@@ -204,7 +199,6 @@ void node_close(unsigned i)
 	tick_close(control);
 	conns_close(control);
 	outbox_close(control);
-	tombstones_drop(&node[i]);
 	directory_close(control);
 	members_close(control);
 	rpc_close(control);
@@ -214,7 +208,7 @@ void node_close(unsigned i)
 	 * Only the event loop frees the data of a cancelled name look-up, so it must run once more.
 	 */
 	event_base_loop(control->base, EVLOOP_NONBLOCK);
-	removals_close(control);
+	epochs_close(control);
 	index_close(control->index);
 	shard_close(control->shard);
 	free(control->status);
@@ -223,12 +217,8 @@ void node_close(unsigned i)
 
 void nodes_teardown(void)
 {
-	for (unsigned i = 0; i < NODES; i++) {
+	for (unsigned i = 0; i < NODES; i++)
 		node_close(i);
-		if (node[i].log_fd)
-			close(node[i].log_fd);
-		node[i].log_fd = 0;
-	}
 }
 
 const char *node_at(unsigned i)
@@ -475,15 +465,6 @@ void raw_message(int fd, const Pc__Message *message)
 	free(frame);
 }
 
-void raw_told(int fd)
-{
-	Pc__Told told = PC__TOLD__INIT;
-	const Pc__Message message = message_of(PC__MESSAGE__BODY_TOLD, &told);
-
-	told.complete = told.known = true;
-	raw_message(fd, &message);
-}
-
 void raw_beat(int fd)
 {
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
@@ -508,13 +489,6 @@ void raw_record(int fd, Pc__Member *member, enum record_state state, uint32_t ad
 }
 
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra)
-{
-	raw_hello_untold(fd, name, incarnation, port, extra);
-	raw_told(fd);
-}
-
-void raw_hello_untold(
-	int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra)
 {
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;

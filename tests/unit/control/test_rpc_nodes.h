@@ -17,7 +17,6 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/removals_inner.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/rpc.h"
@@ -49,12 +48,8 @@ struct node {
 	struct fake_rail rail[RAILS_MAX];
 	bool bare;         /* the node is opened without rails: a seed only */
 	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
-	/* true: the node is opened with the removals of the one before, and with pages of it */
-	bool keep_log;
-	int log_fd;                    /* the memory of its removals; 0: none */
 	struct remembered *remembered; /* the addresses that it keeps for the next one; or NULL */
-	unsigned doors_opened;         /* the door of removals.c */
-	bool dropped;                  /* and told to drop the pages */
+	unsigned doors_opened;         /* of epochs.h */
 	bool open;
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
@@ -69,10 +64,6 @@ struct node {
 	bool disk_opens; /* it is being opened */
 	unsigned reports;
 	struct page_report reported;
-	/* removals: what the stub of the disk answers, and who waits for it */
-	enum forget_state forget;
-	struct forget_wait wait[TOLD_MAX];
-	unsigned waits;
 	unsigned dones;
 	enum op_status status; /* status with which the last call to the directory was answered */
 	unsigned hits;
@@ -137,8 +128,6 @@ void nodes_teardown(void);
  * -errno.
  */
 int node_open(unsigned i, const char *seeds);
-/* Part of it: the memory of removals. */
-void node_removals_open(struct node *n);
 void node_close(unsigned i);
 /* Returns "127.0.0.1:port" of node i. The text is in a static buffer of that node. */
 const char *node_at(unsigned i);
@@ -203,13 +192,9 @@ void raw_bytes(int fd, const void *bytes, size_t count);
 void raw_message(int fd, const Pc__Message *message);
 /*
  * Sends a Hello that node 0 accepts, with this name, incarnation and port, and with `extra` as
- * gossip, and Told.
+ * gossip.
  */
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
-/* The same without the Told that it owes, and the Told. */
-void raw_hello_untold(
-	int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
-void raw_told(int fd);
 /* A heartbeat of a member that has the list of node 0; a record of this member. */
 void raw_beat(int fd);
 void raw_record(int fd, Pc__Member *member, enum record_state state, uint32_t admission);

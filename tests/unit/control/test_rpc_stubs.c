@@ -283,54 +283,32 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	n->reported = *report;
 }
 
-enum forget_state page_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool page_forget(struct control *control, const struct page_key *key)
 {
-	bool had = index_remove(control->index, key);
-	enum forget_state state = tier_forget(control, key, wait, ret_had);
-
-	*ret_had = had;
-	return state;
+	return index_remove(control->index, key);
 }
 
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
+bool tier_forget(struct control *control, const struct page_key *key)
 {
-	struct node *n = (struct node *)control;
-
-	(void)key;
-	*ret_had = false;
-	if (n->forget != FORGET_LATER || !wait)
-		return n->forget;
-	if (n->waits == TOLD_MAX)
-		abort();
-	n->wait[n->waits++] = *wait;
-	return FORGET_LATER;
+	(void)control, (void)key;
+	return false;
 }
 
-static void door_opened(struct control *control, bool drop)
+bool tier_forgets_many(const struct control *control)
 {
-	struct node *n = (struct node *)control;
-
-	n->doors_opened++;
-	n->dropped = drop;
+	(void)control;
+	return false;
 }
 
-void node_removals_open(struct node *n)
+int warm_epochs_open(
+	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted)
 {
-	struct removals_options options = {.adopted = n->keep_log,
-		.warm = n->keep_log,
-		.pages = n->keep_log,
-		.opened = door_opened};
-	size_t bytes = sizeof(struct removals_log);
+	(void)control;
+	*ret_adopted = false;
+	return huge_open("epochs", bytes, -1, false, ret_memory);
+}
 
-	n->doors_opened = 0;
-	if ((n->keep_log ? huge_adopt(dup(n->log_fd), bytes, &options.memory)
-			 : huge_open("removals", bytes, -1, false, &options.memory)) < 0)
-		abort();
-	if (n->log_fd)
-		close(n->log_fd);
-	n->log_fd = dup(options.memory.fd);
-	if (removals_open(&n->control, &options) < 0)
-		abort();
+void warm_counts(const struct control *control, struct warm_counts *ret)
+{
+	*ret = (struct warm_counts){.adopted = ((const struct node *)control)->keep_ref != 0};
 }

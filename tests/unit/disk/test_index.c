@@ -22,6 +22,14 @@ static struct page_key key_of(uint32_t number)
 		{number * UINT64_C(0x9e3779b97f4a7c15), number * UINT64_C(0xbf58476d1ce4e5b9) + 1}};
 }
 
+static uint32_t page_add(struct disk_index *index, uint32_t segment, uint32_t unit,
+	const struct page_key *key, uint32_t length, uint32_t crc)
+{
+	const struct disk_entry entry = {.key = *key, .length = length, .crc = crc};
+
+	return disk_index_add(index, segment, unit, &entry, NULL);
+}
+
 static void seed(void)
 {
 	const char *given = getenv("SEED");
@@ -83,7 +91,7 @@ static void random_changes_equal_a_model(void **state)
 			live--;
 		} else if (!has) {
 			length_of[number] = 1 + (uint32_t)random() % PAGE_BYTES_MAX;
-			assert_int_not_equal(disk_index_add(&index, segment, number % 65536, &key,
+			assert_int_not_equal(page_add(&index, segment, number % 65536, &key,
 						     length_of[number], ~number),
 				INDEX_NONE);
 			segment_of[number] = segment;
@@ -104,8 +112,8 @@ static void names_are_of_a_life_of_a_segment(void **state)
 	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	disk_index_epoch(&index, 3, 0xfedcba9876543210);
-	disk_index_add(&index, 3, 40, &key, 5000, 1);
-	disk_index_add(&index, 3, 43, &other, 5000, 1);
+	page_add(&index, 3, 40, &key, 5000, 1);
+	page_add(&index, 3, 43, &other, 5000, 1);
 	assert_true(disk_index_find(&index, &key, &found));
 	assert_int_equal(found.place, place_make(PLACE_DISK, 0x6543210));
 	assert_int_equal(found.generation, 3u << 16 | 40);
@@ -113,7 +121,7 @@ static void names_are_of_a_life_of_a_segment(void **state)
 	assert_int_not_equal(again.generation, found.generation);
 	disk_index_empty(&index, 3);
 	disk_index_epoch(&index, 3, 0x1111);
-	disk_index_add(&index, 3, 40, &key, 5000, 1);
+	page_add(&index, 3, 40, &key, 5000, 1);
 	assert_true(disk_index_find(&index, &key, &again));
 	assert_int_not_equal(again.place, found.place);
 	disk_index_close(&index);
@@ -132,7 +140,7 @@ static void the_walks_of_all_slots_visit_every_page_once(void **state)
 	for (uint32_t i = 0; i < KEYS; i++) {
 		struct page_key key = key_of(i);
 
-		disk_index_add(&index, i % (SEGMENTS - 1) + 1, i, &key, i + 1, 0);
+		page_add(&index, i % (SEGMENTS - 1) + 1, i, &key, i + 1, 0);
 	}
 	for (uint32_t i = 0; i < KEYS; i += 3) {
 		struct page_key key = key_of(i);
@@ -187,8 +195,8 @@ static void slotted_change(struct disk_index *index, uint32_t number, bool add)
 	if (has && !add)
 		disk_index_remove(index, &found);
 	else if (!has && add)
-		disk_index_add(index, number % 9 < 3 ? 1 + number % 3 : 4 + number % 4, number,
-			&key, number + 1, 0);
+		page_add(index, number % 9 < 3 ? 1 + number % 3 : 4 + number % 4, number, &key,
+			number + 1, 0);
 }
 
 /* What may happen between two calls of a walk. */
@@ -200,7 +208,7 @@ static void slotted_churn(struct disk_index *index, uint32_t *filler)
 
 		if (number % 9 >= 3)
 			slotted_change(index, number, random() % 2);
-		disk_index_add(index, 8 + *filler % 8, 0, &key, SLOTTED + 1, 0);
+		page_add(index, 8 + *filler % 8, 0, &key, SLOTTED + 1, 0);
 		++*filler;
 	}
 	if (random() % 8 == 0)
@@ -227,7 +235,7 @@ static void a_page_that_stays_is_seen_whatever_comes_and_goes(void **state)
 		for (; round % 2 && filler < FILLER + FULL; filler++) {
 			struct page_key key = key_of(filler);
 
-			disk_index_add(&index, 8 + filler % 8, 0, &key, SLOTTED + 1, 0);
+			page_add(&index, 8 + filler % 8, 0, &key, SLOTTED + 1, 0);
 		}
 		do {
 			unsigned max = 1 + (unsigned)random() % 31;
@@ -270,7 +278,7 @@ static void pages_that_left_are_told_once_in_order(void **state)
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	for (uint32_t i = 0; i < KEYS; i++) {
 		key = key_of(i);
-		disk_index_add(&index, 1 + i / 2000, i % 2000, &key, 4096, 0);
+		page_add(&index, 1 + i / 2000, i % 2000, &key, 4096, 0);
 	}
 	/* before disk_index_keep_lost(), nothing is recorded */
 	assert_true(disk_index_find(&index, &key, &found));
@@ -314,7 +322,7 @@ static void a_page_takes_at_most_32_bytes(void **state)
 		struct page_key key = key_of(i + 1);
 
 		assert_int_not_equal(
-			disk_index_add(&index, i / 2046, i % 65536, &key, 131072, i), INDEX_NONE);
+			page_add(&index, i / 2046, i % 65536, &key, 131072, i), INDEX_NONE);
 		if (i % 2046 == 2045)
 			disk_index_trim(&index, i / 2046);
 	}
@@ -325,10 +333,42 @@ static void a_page_takes_at_most_32_bytes(void **state)
 	disk_index_close(&index);
 }
 
+/* They wait in order; those that find no room are counted, and their pages are gone as well. */
+static void tombstones_of_forgotten_pages_wait_as_far_as_there_is_room(void **state)
+{
+	static struct disk_index index;
+	struct disk_entry tombstone[2];
+	struct page_key key = key_of(0);
+	unsigned taken = 0, n;
+
+	(void)state;
+	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
+	assert_false(disk_index_forget(&index, &key));
+	for (uint32_t i = 0; i < INDEX_FORGOTTEN_MAX + 3; i++) {
+		struct disk_index_found found;
+
+		key = key_of(i);
+		page_add(&index, 1, i, &key, 100, 0);
+		assert_true(disk_index_forget(&index, &key));
+		assert_false(disk_index_find(&index, &key, &found));
+	}
+	assert_int_equal(index.forgotten_dropped, 3);
+	for (; (n = disk_index_forgotten(&index, 2, tombstone)); taken += n)
+		for (unsigned i = 0; i < n; i++) {
+			key = key_of(taken + i);
+			assert_memory_equal(&tombstone[i].key, &key, sizeof(key));
+			assert_int_equal(tombstone[i].sequence, taken + i);
+			assert_int_equal(tombstone[i].length, 0);
+		}
+	assert_int_equal(taken, INDEX_FORGOTTEN_MAX);
+	disk_index_close(&index);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_changes_equal_a_model),
+		cmocka_unit_test(tombstones_of_forgotten_pages_wait_as_far_as_there_is_room),
 		cmocka_unit_test(names_are_of_a_life_of_a_segment),
 		cmocka_unit_test(the_walks_of_all_slots_visit_every_page_once),
 		cmocka_unit_test(a_page_that_stays_is_seen_whatever_comes_and_goes),

@@ -12,7 +12,7 @@ const FINDING_WORDS = {
   registering: "not joined: memory is registered",
   rail_down: "a rail is down", rail_slow: "a rail is slow", member_down: "sends nothing",
   member_silent: "no heartbeats", pool_full: "pool full",
-  disk_failed: "a disk failed", pages_corrupt: "damaged pages", pages_unproven: "pages dropped",
+  disk_failed: "a disk failed", pages_corrupt: "damaged pages",
   disk_drops: "disk drops pages", directory_full: "directory full",
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
   peers_out: "some peers not read over a rail", directory_moving: "directory entries move",

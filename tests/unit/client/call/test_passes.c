@@ -77,7 +77,7 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 	assert_non_null(channel);
 	channel->cache = calloc(CACHE_SETS, sizeof(*channel->cache)); /* only prefetched */
 	key_name_space("llama-70b/bf16", &digest);
-	key_text_init(&channel->key_text, &digest);
+	key_text_init(&channel->key_text, &digest, &(struct epoch){0, 0});
 	for (unsigned round = 0; round < 200; round++) {
 		for (unsigned i = 0; i < KEYS; i++)
 			for (unsigned k = 0; k < KEY_BYTES_USUAL; k++)

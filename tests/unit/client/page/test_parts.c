@@ -25,7 +25,7 @@ static struct page_key hash(const char *name_space, const void *key, size_t byte
 	struct key_text text;
 
 	key_name_space(name_space, &digest);
-	key_text_init(&text, &digest);
+	key_text_init(&text, &digest, &(struct epoch){0, 0});
 	key_hash(&text, key, bytes, &out);
 	return out;
 }
@@ -37,14 +37,14 @@ static void keys_always_hash_to_the_same_numbers(void **state)
 		const char *name_space, *key;
 		uint64_t word[2];
 	} vector[] = {
-		{"", "a", {0x0b01c3991ae4c130, 0xc2a306d334e54379}},
-		{"llama-70b/bf16", "a", {0x322d48fc33c0e6ea, 0x210357f8eecfb2c9}},
-		{"llama-70b/bf16", "0af3c2", {0x4a2d48d39591a8e1, 0xa91957f8e0e6b759}},
+		{"", "a", {0x0b00c3991ae4c130, 0xc2a306d334e54379}},
+		{"llama-70b/bf16", "a", {0x320048fc33c0e6ea, 0x210357f8eecfb2c9}},
+		{"llama-70b/bf16", "0af3c2", {0x4a0048d39591a8e1, 0xa91957f8e0e6b759}},
 		{"llama-70b/bf16",
 			"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-			{0x1e2d48afb6371f12, 0x1f9257f895cbc015}},
-		{"llama-70b||rank 0", "a", {0x7a29673e4c4318b4, 0x4695bb10e358609b}},
-		{"llama-70b", "a", {0x882967c75287e1f6, 0x7cefbb106ef56441}},
+			{0x1e0048afb6371f12, 0x1f9257f895cbc015}},
+		{"llama-70b||rank 0", "a", {0x7a00673e4c4318b4, 0x4695bb10e358609b}},
+		{"llama-70b", "a", {0x880067c75287e1f6, 0x7cefbb106ef56441}},
 	};
 
 	(void)state;
@@ -113,7 +113,7 @@ static void a_key_hashes_alike_after_any_other_key(void **state)
 	(void)state;
 	print_message("seed %lu\n", seed);
 	key_name_space("llama-70b/bf16", &digest);
-	key_text_init(&text, &digest);
+	key_text_init(&text, &digest, &(struct epoch){0, 0});
 	for (unsigned k = 0; k < 3000; k++) {
 		size_t count = map_mix(seed + k) % KEY_BYTES_MAX + 1;
 

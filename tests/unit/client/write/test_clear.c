@@ -1,171 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pc_clear_cluster(): which hosts it asks, and what it says of those that give no answer. The fake
- * engine's control plane answers for all hosts.
+ * pc_clear() and pc_clear_cluster(): what they ask of the engine, which is a fake one, and say of
+ * its answer; and keys of a group that was cleared.
  */
-#include "engine/abi/map.h"
+#include "engine/abi/epoch.h"
 #include "engine/client/attach/session.h"
 #include "tests/unit/client/rig.h"
 
 #include <errno.h>
 
-#define OTHERS 100u /* hosts of a large map, more than are asked at a time */
+static struct ctl_op asked;
+static uint32_t status, place, generation;
 
-static uint32_t asked_ref[OTHERS + 2];
-static unsigned asked, told, failed, unasked;
-static uint32_t told_ref[OTHERS + 2];
-
-static uint32_t hold_clears(struct fake *f, const struct ctl_op *op)
+static uint32_t note_clear(struct fake *f, const struct ctl_op *op)
 {
 	(void)f;
 	if (op->kind != CTL_CLEAR)
 		return FAKE_DO;
-	assert_true(asked < OTHERS + 2);
-	asked_ref[asked++] = op->ref;
-	return FAKE_HOLD;
+	asked = *op;
+	return status;
 }
 
-static uint32_t do_clears(struct fake *f, const struct ctl_op *op)
+static void answer_clear(struct fake *f, struct ctl_done *answer)
 {
-	return hold_clears(f, op) == FAKE_HOLD ? OP_HIT : FAKE_DO;
+	(void)f;
+	answer->place = place;
+	answer->generation = generation;
 }
 
-/* A third host is on the map when the first one is asked. The fake's thread, with its lock. */
-static uint32_t do_clears_and_grow(struct fake *f, const struct ctl_op *op)
+static void answers(uint32_t with, uint32_t low, uint32_t high)
 {
-	struct map_shared *map = &f->status->map;
-	struct map_member m = map_member_unpack(map->member[FAKE_A]);
-
-	if (op->kind == CTL_CLEAR && map->peers == 2) {
-		m.ref = 0x50002;
-		m.peer = 2;
-		shm_store64(&map->member[2], map_member_pack(&m));
-		shm_store_release(&map->peers, 3);
-	}
-	return do_clears(f, op);
+	status = with;
+	place = low;
+	generation = high;
+	LET(on_ctl, note_clear);
+	LET(on_ctl_done, answer_clear);
 }
 
-static void on_cleared(void *context, const struct pc_cleared *host, unsigned left)
+static void a_clear_of_this_host_tells_how_many_pages_went(void **state)
 {
-	(void)left;
-	if (!host) {
-		if (context)
-			fake_die(context);
-		return;
-	}
-	assert_true(told < OTHERS + 2);
-	told_ref[told++] = host->engine;
-	failed += host->failed != NULL;
-	unasked += host->failed && strstr(host->failed, "was not asked");
-	if (host->failed)
-		assert_null(strstr(host->failed, "does not answer"));
+	uint64_t pages;
+
+	(void)state;
+	answers(OP_HIT, 5, 1);
+	assert_int_equal(pc_clear(ch, "llama", PATIENCE_MS, &pages), 0);
+	assert_true(pages == 0x100000005);
+	assert_int_equal(asked.count, 0);
+	assert_true(
+		page_key_grouped(&asked.key, &asked.key) && asked.key.word[0] | asked.key.word[1]);
+	assert_int_equal(pc_clear(ch, NULL, PATIENCE_MS, NULL), 0);
+	assert_int_equal(asked.count, CLEAR_ALL);
+	answers(OP_NO_SPACE, 0, 0);
+	assert_int_equal(pc_clear(ch, NULL, PATIENCE_MS, NULL), -ENOMEM);
+	assert_int_equal(pc_clear(ch, "llama||rank0", PATIENCE_MS, NULL), -EINVAL);
 }
 
-/* The fake engine's map: `members` hosts, without the engine itself if `self` is false. */
-static void map_set(unsigned members, bool self)
+static void a_clear_of_the_cluster_tells_how_many_hosts_have_not_taken_it(void **state)
 {
-	struct map_shared *map = &fake.status->map;
+	unsigned hosts = 0;
 
-	asked = told = failed = unasked = 0;
+	(void)state;
+	answers(OP_HIT, 7, 0);
+	assert_int_equal(pc_clear_cluster(ch, "llama", PATIENCE_MS, &hosts), 0);
+	assert_int_equal(hosts, 7);
+	assert_int_equal(asked.count, CLEAR_CLUSTER);
+	answers(OP_PEER_DOWN, 5, 2);
+	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, &hosts), -EHOSTUNREACH);
+	assert_non_null(strstr(pc_error(), "2 of 7 hosts have not taken"));
+	assert_int_equal(asked.count, CLEAR_CLUSTER | CLEAR_ALL);
+}
+
+/* An epoch of the group, of another one, or of all. */
+static void raise_epoch(uint32_t i, uint32_t group)
+{
+	struct epochs_shared *epochs = &fake.status->epochs;
+
 	fake_lock(&fake);
-	for (uint32_t i = 0; i < members; i++) {
-		struct map_member m = map_member_unpack(map->member[FAKE_A]);
-
-		m.ref = i == 0 && self ? pc->session->ref : 0x50000 + i;
-		m.peer = (uint16_t)i;
-		shm_store64(&map->member[i], map_member_pack(&m));
-	}
-	shm_store_release(&map->peers, members);
+	shm_store64(&epochs->epoch[i], epochs->epoch[i] + (1ull << 32));
+	shm_store(&epochs->group[i], group);
+	if (i >= epochs->count)
+		shm_store_release(&epochs->count, i + 1);
+	shm_store_release(&epochs->version, epochs->version + 1);
 	fake_unlock(&fake);
 }
 
-static bool among(const uint32_t *refs, unsigned count, uint32_t ref)
+static void keys_of_a_group_that_was_cleared_are_other_ones(void **state)
 {
-	while (count--)
-		if (refs[count] == ref)
-			return true;
-	return false;
-}
+	uint32_t group = epoch_group(&ch->name_space.group);
+	struct page_key key[4];
 
-static void hosts_that_were_not_asked_are_not_called_silent(void **state)
-{
 	(void)state;
-	map_set(OTHERS, true);
-	LET(on_ctl, hold_clears);
-	assert_int_equal(pc_clear_cluster(ch, NULL, 300, on_cleared, NULL), -EHOSTUNREACH);
-	assert_int_equal(told, OTHERS);
-	assert_int_equal(failed, OTHERS);
-	assert_int_equal(asked, 64);
-	assert_int_equal(unasked, OTHERS - 64);
-}
-
-static void a_host_that_is_not_on_its_own_map_is_cleared(void **state)
-{
-	(void)state;
-	map_set(2, false);
-	LET(on_ctl, do_clears);
-	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), 0);
-	assert_int_equal(told, 3);
-	assert_int_equal(asked, 3);
-	assert_true(among(asked_ref, asked, pc->session->ref));
-	assert_true(among(told_ref, told, 0x50000) && among(told_ref, told, 0x50001));
-}
-
-static void a_host_that_is_on_the_map_is_asked_once(void **state)
-{
-	(void)state;
-	map_set(2, true);
-	LET(on_ctl, do_clears);
-	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), 0);
-	assert_int_equal(told, 2);
-	assert_int_equal(asked, 2);
-	map_set(0, false);
-	assert_int_equal(pc_clear_cluster(ch, NULL, 300, on_cleared, NULL), -ENOTCONN);
-	assert_int_equal(asked, 0);
-}
-
-static void say_away(struct fake *f, struct ctl_done *answer)
-{
-	(void)f;
-	answer->length = CLEARED_AWAY;
-}
-
-/* All that were asked are empty, and yet another one may have pages. */
-static void a_host_that_is_away_or_comes_back_meanwhile_is_no_empty_one(void **state)
-{
-	(void)state;
-	map_set(2, true);
-	LET(on_ctl, do_clears);
-	LET(on_ctl_done, say_away);
-	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), -EHOSTUNREACH);
-	assert_int_equal(failed, 0);
-	assert_non_null(strstr(pc_error(), "away"));
-	LET(on_ctl_done, NULL);
-	map_set(2, true);
-	LET(on_ctl, do_clears_and_grow);
-	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, NULL), -EHOSTUNREACH);
-	assert_int_equal(failed, 0);
-}
-
-/* All hosts are told of, also when the engine of this host ends meanwhile. */
-static void a_lost_engine_is_told_for_each_host(void **state)
-{
-	(void)state;
-	map_set(OTHERS, true);
-	LET(on_ctl, hold_clears);
-	assert_int_equal(pc_clear_cluster(ch, NULL, PATIENCE_MS, on_cleared, &fake), -EHOSTUNREACH);
-	assert_int_equal(told, OTHERS);
-	assert_int_equal(failed, OTHERS);
+	for (unsigned i = 0; i < 4; i++) {
+		if (i)
+			raise_epoch(i == 3 ? 0 : i, i == 1 ? group + 1 : group);
+		channel_epoch(ch);
+		key_hash(&ch->key_text, "key", 3, &key[i]);
+		assert_int_equal(epoch_group(&key[i]), group);
+		assert_int_equal((key[i].word[0] & PAGE_EPOCH_0) >> 48, i == 0 ? 0 : i - 1);
+	}
+	assert_true(page_key_equal(&key[0], &key[1]));
+	assert_false(page_key_equal(&key[1], &key[2]) || page_key_equal(&key[2], &key[3]));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(hosts_that_were_not_asked_are_not_called_silent),
-		RIG_TEST(a_host_that_is_not_on_its_own_map_is_cleared),
-		RIG_TEST(a_host_that_is_on_the_map_is_asked_once),
-		RIG_TEST(a_host_that_is_away_or_comes_back_meanwhile_is_no_empty_one),
-		RIG_TEST(a_lost_engine_is_told_for_each_host),
+		RIG_TEST(a_clear_of_this_host_tells_how_many_pages_went),
+		RIG_TEST(a_clear_of_the_cluster_tells_how_many_hosts_have_not_taken_it),
+		RIG_TEST(keys_of_a_group_that_was_cleared_are_other_ones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

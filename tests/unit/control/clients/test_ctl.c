@@ -107,7 +107,6 @@ static void a_page_shorter_than_its_credit_is_held_with_its_length(void **state)
 	const struct page_key key = key_of(1);
 	struct ctl_done credit;
 	struct client c;
-	bool had;
 
 	(void)state;
 	client_open(&c, 0);
@@ -116,7 +115,7 @@ static void a_page_shorter_than_its_credit_is_held_with_its_length(void **state)
 	assert_int_equal(publish_at(&c, 1, credit.place, credit.generation, 100).status, OP_HIT);
 	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 0);
 	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 1);
-	(void)page_forget(&control, &key, NULL, &had);
+	(void)page_forget(&control, &key);
 	assert_int_equal(evict_class_of(control.evict, 0, 100)->held, 0);
 	/* so does a credit that is returned; no count falls below 0 */
 	credit = take(&c, 0, length);

@@ -175,12 +175,10 @@ static void an_owner_that_had_no_room_gets_some_entries_at_a_time(void **state)
 {
 	static bool first[KEYS], second[KEYS];
 	struct owner *owner;
-	uint64_t begun_ns;
 
 	(void)state;
 	open_with_pages();
 	owner = owner_of(holder(), node[0].control.ref);
-	owner->whole_ns = begun_ns = clock_now_ns();
 	/* two thirds of the pages have an entry here, about one in each slot */
 	assert_in_range(refused_once(owner, first), KEYS / 3 + COMPARE_FULL_SLOTS * 3 / 4,
 		KEYS / 3 + COMPARE_FULL_SLOTS * 5 / 4);
@@ -189,17 +187,8 @@ static void an_owner_that_had_no_room_gets_some_entries_at_a_time(void **state)
 	for (unsigned n = 0; n == 0 || (n < 5 && !memcmp(first, second, sizeof(first))); n++)
 		(void)refused_once(owner, second);
 	assert_memory_not_equal(first, second, sizeof(first));
-	assert_int_equal(owner->whole_ns, begun_ns);
 	compare_once();
 	assert_true(all_found());
-
-	/* it lacks entries for a limited time only */
-	owner->whole_ns = clock_now_ns() - COMPARE_FULL_NS;
-	assert_int_equal(refused_once(owner, first), KEYS);
-	assert_true(owner->whole_ns > begun_ns);
-	assert_in_range(refused_once(owner, first), 1, KEYS - 1);
-	owner->whole_ns = 0; /* never: the machine may run for a short time only */
-	assert_int_equal(refused_once(owner, first), KEYS);
 }
 
 /* It may have room for what it has dropped. */
@@ -212,7 +201,6 @@ static void a_full_owner_that_has_dropped_all_gets_all(void **state)
 	owner = owner_of(holder(), node[0].control.ref);
 	lose_all(0);
 	owner->refuses = true;
-	owner->whole_ns = clock_now_ns();
 	directory_forgotten(&node[HOLDER].control, owner->ref);
 	assert_true(nodes_until(settled(), 9000));
 	assert_true(all_found());

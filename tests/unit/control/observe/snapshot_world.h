@@ -74,7 +74,6 @@ static inline void sample_healthy(struct snapshot *s)
 		s->counter[i] = 50000 + i;
 	/* any other number is a finding */
 	s->counter[COUNTER_pages_corrupt] = 0;
-	s->counter[COUNTER_pages_unproven] = 0;
 	sample_batch(s, STATISTICS_GET, 10, 4, 5000);
 	sample_batch(s, STATISTICS_GET, 10, 0, 3000000);
 	sample_batch(s, STATISTICS_SET, 8, 0, 70000);

@@ -240,12 +240,6 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 		"3 damaged page(s) were taken out since the engine started; the log names their places",
 		FINDING_COUNT);
 	setup(NULL);
-	s.counter[COUNTER_pages_unproven] = 9;
-	make();
-	only(FINDING_pages_unproven,
-		"9 page(s) were dropped: this engine was away or cut off, and no member remembers all removals of that time",
-		FINDING_COUNT);
-	setup(NULL);
 	s.counter[COUNTER_entries_dropped] += 5;
 	make();
 	only(FINDING_directory_full, "directory full: 5 entries were dropped in the last 10 s",
@@ -441,7 +435,6 @@ static void everything_wrong(void)
 	s.counter[COUNTER_entries_dropped]++;
 	s.counter[COUNTER_disk_drops]++;
 	s.counter[COUNTER_pages_corrupt]++;
-	s.counter[COUNTER_pages_unproven]++;
 	s.disk.paths = 2;
 	s.disk.paths_out = 1;
 	strcpy(s.disk.path[0].state, "up");

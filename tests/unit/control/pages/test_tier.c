@@ -138,20 +138,17 @@ static void a_page_that_the_disk_could_not_verify_is_never_published(void **stat
 static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 {
 	struct page_key key = key_of(7);
-	bool had;
 
 	(void)state;
 	on_disk(7);
 	request(7, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
-	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
-	assert_true(had);
-	assert_int_equal(count(DISK_REMOVE), 1);
-	/* The read had ended before the disk saw the removal. */
+	assert_true(page_forget(&control, &key));
+	assert_false(fake.has[7]);
+	/* The read had ended before. */
 	end_one(DISK_READ, DISK_OK);
 	assert_int_equal(answered(7).status, OP_MISS);
 	assert_false(in_memory(7));
-	end_one(DISK_REMOVE, DISK_OK);
 	request(7, false, SECOND);
 	assert_int_equal(answered(7).status, OP_MISS);
 }
@@ -323,9 +320,9 @@ static void a_page_of_another_length_is_refused_and_replaced(void **state)
 	assert_int_equal(answered(12).status, OP_INVALID);
 	assert_int_equal(count(DISK_READ), 0);
 	store(&client, 12, PAGE);
-	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_false(fake.has[12]);
 	store(&client, 13, PAGE);
-	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_int_equal(fake.forgotten, 1);
 }
 
 static void no_more_than_the_cap_is_read_or_pinned(void **state)
@@ -421,59 +418,14 @@ static void a_promote_evicts_when_the_pool_is_full(void **state)
 	}
 }
 
-static unsigned told, durable_told;
-
-static void tell(struct control *of, void *context, uint32_t cookie, bool durable)
-{
-	assert_ptr_equal(of, &control);
-	assert_ptr_equal(context, &told);
-	assert_int_equal(cookie, 9);
-	told++;
-	durable_told += durable;
-}
-
-static enum forget_state forget(uint64_t n)
-{
-	const struct forget_wait wait = {.done = tell, .context = &told, .cookie = 9};
-	struct page_key key = key_of(n);
-	bool had;
-
-	return page_forget(&control, &key, &wait, &had);
-}
-
-static void a_removal_is_durable_when_the_disk_has_synced_its_tombstone(void **state)
+/* The finding disk_failed has a reason, even if the disk gave none. */
+static void a_disk_that_cannot_be_opened_has_a_reason(void **state)
 {
 	(void)state;
-	told = durable_told = 0;
-	on_disk(5);
-	assert_int_equal(forget(5), FORGET_LATER);
-	assert_int_equal(forget(6), FORGET_LATER);
-	events();
-	assert_int_equal(told, 0);
-	end_one(DISK_REMOVE, DISK_OK);
-	assert_int_equal(told, 1);
-	assert_int_equal(durable_told, 1);
-	end_one(DISK_REMOVE, DISK_OFFLINE);
-	assert_int_equal(told, 2);
-	assert_int_equal(durable_told, 1);
-	/* Closing the tier ends the rest, once. */
-	assert_int_equal(forget(7), FORGET_LATER);
-	tier_close(&control);
-	assert_int_equal(told, 3);
-	assert_int_equal(durable_told, 1);
-	assert_int_equal(forget(8), FORGET_DURABLE); /* no disk */
-}
-
-static void without_a_usable_path_no_removal_is_durable(void **state)
-{
-	(void)state;
-	told = durable_told = 0;
 	tier_close(&control);
 	fake.open_rc = -ENODEV;
 	shm_store(&fake.opened, 0);
 	assert_int_equal(tier_open(&control), 0);
-	assert_int_equal(forget(5), FORGET_LATER); /* the disk is being opened */
-	assert_int_equal(told, 0);
 	/* The helper thread has written its report, which is not the control plane's yet. */
 	while (!shm_load(&fake.opened))
 		sched_yield();
@@ -481,26 +433,47 @@ static void without_a_usable_path_no_removal_is_durable(void **state)
 	while (control.tier->state == TIER_OPENING)
 		event_base_loop(control.base, EVLOOP_ONCE);
 	assert_int_equal(control.tier->report.path[0].bytes_read, 7);
-	assert_int_equal(told, 1);
-	assert_int_equal(durable_told, 0);
-	assert_int_equal(forget(6), FORGET_VOLATILE);
-	assert_int_equal(told, 1);
-	/* the finding disk_failed has a reason, even if the disk gave none */
 	assert_string_equal(control.tier->report.path[0].reason, strerror(ENODEV));
 }
 
-static void a_removal_while_the_disk_is_opened_is_durable_later(void **state)
+/* Three of them; more than there is room for are counted. */
+static void a_page_removed_while_the_disk_is_opened_leaves_it_then(void **state)
 {
+	struct page_key key;
+
 	(void)state;
-	told = durable_told = 0;
 	tier_close(&control);
 	assert_int_equal(tier_open(&control), 0);
-	assert_int_equal(forget(5), FORGET_LATER);
+	for (unsigned n = 5; n < 9; n++) {
+		on_disk(n);
+		key = key_of(n);
+		if (n < 8)
+			assert_false(page_forget(&control, &key));
+	}
+	control.tier->early_count = TIER_EARLY_MAX;
+	assert_false(page_forget(&control, &key));
+	assert_int_equal(control.counter[COUNTER_disk_removals_dropped], 1);
+	control.tier->early_count = 3;
 	while (control.tier->state == TIER_OPENING)
 		event_base_loop(control.base, EVLOOP_ONCE);
-	assert_int_equal(told, 0);
-	end_one(DISK_REMOVE, DISK_OK);
-	assert_int_equal(durable_told, 1);
+	for (unsigned n = 5; n < 9; n++)
+		assert_int_equal(fake.has[n], n == 8);
+}
+
+/* It would wait for ever for a disk that writes nothing any more. */
+static void a_clear_waits_for_tombstones_while_a_path_takes_them(void **state)
+{
+	(void)state;
+	for (unsigned out = 0; out < 2; out++) {
+		fake.out = out;
+		net_defer(control.tier->slow);
+		pass_time(SECOND);
+		events();
+		fake.forgets_many = true;
+		assert_int_equal(tier_forgets_many(&control), !out);
+		fake.forgets_many = false;
+		assert_false(tier_forgets_many(&control));
+	}
 }
 
 int main(void)
@@ -524,9 +497,9 @@ int main(void)
 		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
 		DISK_TEST(a_promote_ends_in_the_record_in_which_it_waits),
 		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
-		DISK_TEST(a_removal_is_durable_when_the_disk_has_synced_its_tombstone),
-		DISK_TEST(without_a_usable_path_no_removal_is_durable),
-		DISK_TEST(a_removal_while_the_disk_is_opened_is_durable_later),
+		DISK_TEST(a_disk_that_cannot_be_opened_has_a_reason),
+		DISK_TEST(a_page_removed_while_the_disk_is_opened_leaves_it_then),
+		DISK_TEST(a_clear_waits_for_tombstones_while_a_path_takes_them),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

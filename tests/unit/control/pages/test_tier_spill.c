@@ -352,13 +352,12 @@ static void an_evicted_page_is_published_as_on_disk_when_it_is_written(void **st
 	assert_int_equal(directory.on_disk, published);
 }
 
-/* The write ends well, and the disk has the page until the tombstone behind it is written. */
 static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere(void **state)
 {
 	struct tier_spill *spill;
 	unsigned published;
 	struct page_key key;
-	bool had;
+	uint64_t drops;
 
 	(void)state;
 	fill_pools(100, false);
@@ -366,14 +365,17 @@ static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere
 	key = spill->request.key;
 	evict(spill);
 	published = directory.on_disk;
-	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
-	assert_true(had);
+	drops = control.counter[COUNTER_disk_drops];
+	control.tier->refused_ns = 0;
+	assert_true(page_forget(&control, &key));
 	assert_null(tier_spilling(control.tier, &key));
-	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
-	assert_false(had);
+	assert_false(page_forget(&control, &key));
 	end_request(&spill->request, DISK_OK);
-	assert_true(fake.has[number_of(&key)]);
+	assert_false(fake.has[number_of(&key)]);
 	assert_int_equal(directory.on_disk, published);
+	/* nothing was lost, and the disk is not slow */
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+	assert_int_equal(control.tier->refused_ns, 0);
 }
 
 /* The segment that it was written to is recycled before the answer is read. */
@@ -554,22 +556,21 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 	spill = spill_in_memory();
 	key = spill->request.key;
 	tier_replaced(&control, &key, PAGE);
-	assert_int_equal(count(DISK_REMOVE), 0);
+	assert_false(spill->request.forgotten);
 	tier_replaced(&control, &key, PAGE / 2);
-	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_true(spill->request.forgotten);
 	assert_null(tier_spilling(control.tier, &key));
 	/* A write that hangs may end after all: its page must not be published then. */
 	spill = spill_in_memory();
-	while (spill->removed)
+	while (spill->request.forgotten)
 		spill = TAILQ_NEXT(spill, next);
 	key = spill->request.key;
 	hold_all();
 	assert_true(spill->stranded);
 	tier_replaced(&control, &key, PAGE);
-	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_false(spill->request.forgotten);
 	tier_replaced(&control, &key, PAGE / 2);
-	assert_int_equal(count(DISK_REMOVE), 2);
-	assert_true(spill->removed);
+	assert_true(spill->request.forgotten);
 }
 
 /* What left the disk is in memory: its entry there is the right one. */
@@ -668,8 +669,7 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	assert_false(in_memory(7));
 	assert_null(pool_page(control.rail[0].pool, at.place, at.generation));
 	assert_int_equal(directory.removed, 1);
-	assert_int_equal(count(DISK_REMOVE), 1);
-	end_one(DISK_REMOVE, DISK_OK);
+	assert_int_equal(fake.forgotten, 1);
 
 	/* evicted while it was being written: nothing is left to be taken out */
 	spill = spill_of(8, &evicted);
@@ -677,7 +677,6 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	end_request(&spill->request, DISK_CORRUPT);
 	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
 	assert_false(disk_find(fake_disk, &key, &page));
-	end_one(DISK_REMOVE, DISK_OK);
 }
 
 static void an_orderly_stop_writes_the_pages_that_are_only_in_memory(void **state)

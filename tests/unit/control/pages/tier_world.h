@@ -26,6 +26,8 @@ static struct {
 	unsigned times[REQUESTS_MAX]; /* how often it was written: part of its name */
 	struct disk_page lost[REQUESTS_MAX];
 	unsigned losts;
+	unsigned forgotten;     /* calls of disk_forget() */
+	bool forgets_many, out; /* the path is out of service */
 	int fd, open_rc;
 	uint32_t opened;   /* by shm_load(): another thread sets it */
 	bool works;        /* the disk ends writes at once */
@@ -86,6 +88,24 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 	if (n < REQUESTS_MAX)
 		*ret_page = named(n);
 	return n < REQUESTS_MAX && fake.has[n];
+}
+
+bool disk_forgets_many(struct disk *disk)
+{
+	(void)disk;
+	return fake.forgets_many;
+}
+
+bool disk_forget(struct disk *disk, const struct page_key *key)
+{
+	uint64_t n = number_of(key);
+	bool had = n < REQUESTS_MAX && fake.has[n];
+
+	(void)disk;
+	fake.forgotten++;
+	if (had)
+		off_disk(n);
+	return had;
 }
 
 bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key)
@@ -175,8 +195,9 @@ int disk_fd(const struct disk *disk)
 void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
 	(void)disk;
-	*ret_report = (struct disk_report){
-		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = fake.mib}}};
+	*ret_report = (struct disk_report){.paths = 1,
+		.path = {{.state = fake.out ? DISK_PATH_OUT : DISK_PATH_IN_SERVICE,
+			.segments = fake.mib}}};
 }
 
 int disk_close(struct disk *disk)
@@ -227,7 +248,7 @@ static inline void hold(struct disk_request *request)
 static inline void hold_all(void)
 {
 	for (unsigned i = fake.requests; i-- > 0;) /* the oldest is returned first */
-		if (fake.request[i]->op != DISK_REMOVE && !fake.request[i]->held)
+		if (!fake.request[i]->held)
 			fake.held[fake.helds++] = fake.request[i];
 	eventfd_write(fake.fd, 1);
 	events();
@@ -282,14 +303,14 @@ static inline void end_request(struct disk_request *request, enum disk_status re
 		memset(request->data, (int)n, request->length);
 		request->crc = crc32c(0, request->data, request->length);
 	}
+	if (request->op == DISK_WRITE && result == DISK_OK && request->forgotten)
+		result = DISK_EXISTS;
 	if (request->op == DISK_WRITE && result == DISK_OK) {
 		assert_int_equal(((unsigned char *)request->data)[0], (unsigned char)n);
 		on_disk(n);
 		fake.length[n] = request->length;
 		fake.has[n] = !fake.gone_at_once;
 	}
-	if (request->op == DISK_REMOVE && fake.has[n])
-		off_disk(n);
 	request->status = result;
 	memmove(&fake.request[i], &fake.request[i + 1],
 		(--fake.requests - i) * sizeof(fake.request[0]));

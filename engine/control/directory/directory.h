@@ -85,7 +85,7 @@ void directory_stale(
 /*
  * Deletes a key: every member of the map that holds `key`, this one included, drops its page, and
  * its entries. OP_HIT: one had it; OP_MISS: none had. OP_PEER_DOWN: a member has left meanwhile.
- * `waiter` NULL: none.
+ * A member that the message could not be sent to while the waiter waits does not get it.
  */
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter);

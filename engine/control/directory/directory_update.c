@@ -270,10 +270,11 @@ static void target_background(struct directory *dir, struct dir_target *target)
 
 	if (owner->ref != target->ref) /* it has died: this part of the update is in dir->orphans */
 		return;
-	if (!target->sent && owner_full(dir, owner, kind)) {
+	if (!target->sent && (kind == DIR_FORGET || owner_full(dir, owner, kind))) {
 		TAILQ_REMOVE(&owner->queue[kind], target, next);
 		owner->queued[kind]--;
-		target_leave_out(dir, owner, target->update);
+		if (kind != DIR_FORGET) /* later it could meet a page that was set since */
+			target_leave_out(dir, owner, target->update);
 		target_resolve(dir, target, OUTCOME_LOST);
 		return;
 	}

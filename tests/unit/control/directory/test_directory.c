@@ -470,6 +470,16 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 			.deadline_ns = soon, .done = node_done, .context = &node[3], .cookie = 0});
 	assert_true(nodes_until(node[3].dones == 4, 1000));
 	assert_int_equal(node[3].hits, 3);
+	/* So is an entry that names a member which has left. */
+	nodes_run(100);
+	assert_int_equal(shard_insert(node[2].control.shard, &key, 77, 5, 1), 0);
+	directory_forget(&node[3].control, &key,
+		&(struct waiter){.deadline_ns = clock_now_ns() + 1000000000,
+			.done = node_done,
+			.context = &node[3],
+			.cookie = 0});
+	assert_true(nodes_until(node[3].dones == 5, 1000));
+	assert_int_equal(node[2].control.shard->entries, 0);
 }
 
 /* It may come back with the page. */

@@ -22,8 +22,9 @@
 
 /* Element 0 is that of all groups. Elements are added and raised, never removed or moved. */
 struct epochs_shared {
-	uint32_t version; /* counts changes; stored after what has changed */
-	uint32_t count;   /* elements in use, at least 1 */
+	/* counts changes; stored after what has changed, so it is loaded first */
+	uint32_t version;
+	uint32_t count; /* elements in use, at least 1 */
 	uint32_t group[EPOCHS_MAX + 1];
 	uint32_t spare;
 	uint64_t epoch[EPOCHS_MAX + 1];
@@ -54,7 +55,7 @@ static inline uint32_t epochs_find(
 
 static inline uint32_t epochs_count(const struct epochs_shared *shared)
 {
-	uint32_t count = shm_load_acquire(&shared->count);
+	uint32_t count = shm_load(&shared->count);
 
 	return count <= EPOCHS_MAX ? count : EPOCHS_MAX + 1;
 }

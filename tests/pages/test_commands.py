@@ -23,7 +23,7 @@ OUTPUTS = {r"peercachectl get hello$": "world", r"peercachectl explain hello": "
            r"peercachectl get before": "stored before the restart",
            r"peercachectl explain probe": "found: ", r"peercachectl top": "health   ",
            r"(until )?peercachectl health": ": 10.0.0.", r"peercachectl members": " up, version ",
-           r"peercachectl clear --cluster": "10.0.0.2", r"peercachectl put": "stored"}
+           r"peercachectl clear --cluster": "2 host(s)", r"peercachectl put": "stored"}
 START = ("2. Write the settings", "3. Look before you start", "4. Start")
 
 

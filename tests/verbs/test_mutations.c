@@ -38,6 +38,16 @@ static void post(void)
 	dv_post(s.sq, DV_READ, (uintptr_t)s.remote, s.remote_mr.rkey, &sge, 1, DV_CE_ALWAYS);
 }
 
+/* The port may be late on a busy machine. */
+static void wait_for_bad_doorbell(void)
+{
+	uint64_t end_ns = clock_monotonic_ns() + PATIENCE_NS;
+
+	while (!stats().bad_doorbell && clock_monotonic_ns() < end_ns)
+		sched_yield();
+	assert_int_equal(stats().bad_doorbell, 1);
+}
+
 static void write_record(uint32_t value)
 {
 	dv_wqe_before_record();
@@ -93,8 +103,8 @@ static void a_record_not_updated_executes_nothing_and_is_reported(void **state)
 	(void)state;
 	post();
 	write_doorbell();
+	wait_for_bad_doorbell();
 	assert_null(side_cqe(&s.cq, 0, SILENCE_NS));
-	assert_int_equal(stats().bad_doorbell, 1);
 	write_record(s.sq->pi);
 	write_doorbell();
 	assert_int_equal(reap_one(), 0);

@@ -61,7 +61,7 @@ static void epoch_store(struct epochs_shared *shared, uint32_t i, uint32_t group
 	shm_store64(&shared->epoch[i], epoch);
 	shm_store(&shared->group[i], group);
 	if (i >= shared->count)
-		shm_store_release(&shared->count, i + 1);
+		shm_store(&shared->count, i + 1);
 	shm_store_release(&shared->version, shared->version + 1);
 }
 

@@ -333,7 +333,7 @@ struct member_events {
 	/* Its links are closed. The entry may be used for another member. */
 	void (*gone)(struct control *control, uint16_t peer, uint32_t ref);
 	/*
-	 * A link with a live member is up: it has sent this Hello. removals_hello(),
+	 * A link with a live member is up: it has sent this Hello. epochs_heard(),
 	 * directory_link_up(), conns_link_up().
 	 */
 	void (*link_up)(struct control *control, struct rpc_link *link, const Pc__Hello *hello);

@@ -99,7 +99,7 @@ static void a_page_that_changes_while_it_is_compared_is_published(void **state)
 	assert_true(all_found());
 }
 
-/* HOLDER is done, and the others may publish nothing: Told opens a door, which is shut again. */
+/* HOLDER is done, and the others may publish nothing: a Hello opens a door, which is shut again. */
 static bool settled_while_shut(void)
 {
 	for (unsigned i = 0; i < HOLDER; i++)

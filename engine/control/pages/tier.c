@@ -400,10 +400,13 @@ struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 	if (!keys)
 		return NULL;
 	TAILQ_FOREACH (spill, &t->spills, next)
-		keys[n++] = spill->request.key;
+		if (!spill->request.forgotten)
+			keys[n++] = spill->request.key;
 	for (unsigned i = 0; i < PROMOTE_STATES; i++)
 		TAILQ_FOREACH (promote, &t->promotes[i], next)
-			keys[n++] = promote->request.key;
+			if (!promote->removed)
+				keys[n++] = promote->request.key;
+	*ret_count = n;
 	return keys;
 }
 

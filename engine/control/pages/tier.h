@@ -54,8 +54,8 @@ unsigned tier_directories(
 unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);
 /*
- * The keys of the pages that are being written or read, *ret_count of them; the caller frees them.
- * NULL: none, or no memory for *ret_count.
+ * The keys of the pages that are being written or read, and were not removed meanwhile; *ret_count
+ * of them, and the caller frees them. NULL: none, or no memory for *ret_count.
  */
 struct page_key *tier_flying(struct control *control, uint32_t *ret_count);
 /* Number of pages on disk, as of the last report. */

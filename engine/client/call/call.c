@@ -409,8 +409,7 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
 	uint64_t submitted_ns = clock_monotonic_ns();
-	uint64_t deadline_ns =
-		submitted_ns + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	uint64_t deadline_ns = submitted_ns + timeout_ns(timeout_ms);
 	struct pc_batch *b;
 	bool ready;
 

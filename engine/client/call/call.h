@@ -4,6 +4,7 @@
 #define CLIENT_CALL_H
 
 #include "engine/client/page/batch.h"
+#include "engine/client/peercache.h"
 
 /* ---- pages.c --------------------------------------------------------------------------------- */
 
@@ -13,6 +14,12 @@
  */
 void pages_init(struct pc_batch *b, bool pin);
 void pages_unpin(struct pc_batch *b);
+
+/* The duration that a time-out of a public call stands for. */
+static inline uint64_t timeout_ns(unsigned timeout_ms)
+{
+	return (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+}
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 

@@ -517,7 +517,7 @@ static int explain_key(struct pc_channel *ch, struct explain *x, uint64_t ns)
 int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigned timeout_ms,
 	char **ret_json)
 {
-	uint64_t ns = (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	uint64_t ns = timeout_ns(timeout_ms);
 	uint64_t start_ns = clock_monotonic_ns(), spent_ns;
 	struct explain *x;
 	char *text = NULL;

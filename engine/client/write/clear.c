@@ -55,8 +55,7 @@ void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, u
 static int clear_ask(
 	struct pc_channel *ch, const char *group, unsigned timeout_ms, struct clear *clear)
 {
-	uint64_t ns = (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
-	uint64_t deadline_ns = clock_monotonic_ns() + ns;
+	uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns(timeout_ms);
 	enum pc_result result = PC_PENDING;
 	struct key_space space;
 	struct pc_batch *b;

@@ -101,20 +101,14 @@ static void a_former_owner_is_asked_too_and_marked(void **state)
 {
 	(void)state;
 	for (unsigned k = 0;; k++) {
-		uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
 		char name[FAKE_NAME_BYTES];
-		struct page_key key;
+		uint32_t former;
 
 		assert_true(k < 4000);
 		snprintf(name, sizeof(name), "moved-%u", k);
-		key = fake_key(name);
-		fake_map(&fake, 2, 2, false);
-		fake_owners(&fake, &key, was);
-		fake_map(&fake, FAKE_NODES, 2, true);
-		fake_owners(&fake, &key, is);
-		if (was[1] == is[0] || was[1] == is[1])
+		if (!key_moves(name, &former))
 			continue;
-		insert(name, was[1], FAKE_REF(FAKE_A), place_make(0, 1));
+		insert(name, former, FAKE_REF(FAKE_A), place_make(0, 1));
 		expect(name);
 		assert_int_equal(times("\"former\":true,\"answer\":\"present\""), 1);
 		assert_int_equal(times("\"former\":false,\"answer\":\"absent\""), 2);

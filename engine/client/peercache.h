@@ -294,7 +294,7 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
  * the pages in memory, those on disk and those that are being written there. NULL: all pages of
  * this host. Other hosts keep theirs. When the call has returned 0, no host reads a page that was
  * stored on this host before it; what was on its disk may be back after a crash. A set at the same
- * time has no order with it. Groups are told apart by 24 bits of their hash.
+ * time has no order with it. Groups with the same 24 bits of their hash count as one.
  *
  * *ret_pages: number of keys whose pages were removed; NULL is allowed. Errors: -ETIMEDOUT: the
  * engine goes on. -ENOTCONN, -ENOMEM, -EINVAL.

@@ -73,11 +73,12 @@ static void clear_lacks_log(const struct member *member, unsigned number)
 {
 	char label[MEMBER_LABEL_BYTES];
 
+	if (number >= CLEAR_NAMED)
+		return;
 	member_label(&member->record, label);
-	if (number < CLEAR_NAMED)
-		log_warn(
-			"clear: %s has not taken it in time; it does when it can be reached, before it serves clients after a restart",
-			label);
+	log_warn(
+		"clear: %s has not taken it in time; it does when it can be reached, before it serves clients after a restart",
+		label);
 }
 
 /* Asks the members that lack the epoch, if they are to be asked; ends the request if it is over. */

@@ -56,6 +56,14 @@ static uint32_t epoch_find(const struct epochs_shared *shared, uint32_t group)
 	return group == EPOCH_ALL ? 0 : epochs_find(shared, epochs_count(shared), group);
 }
 
+/* 0: it was never raised. */
+static uint64_t epoch_of(const struct epochs *e, uint32_t group)
+{
+	uint32_t i = epoch_find(e->kept, group);
+
+	return i < e->kept->count ? e->kept->epoch[i] : 0;
+}
+
 static void epoch_store(struct epochs_shared *shared, uint32_t i, uint32_t group, uint64_t epoch)
 {
 	shm_store64(&shared->epoch[i], epoch);
@@ -224,18 +232,15 @@ static void epochs_changed(struct epochs *e)
 uint64_t epoch_raise(struct control *control, uint32_t *group)
 {
 	struct epochs *e = control->epochs;
-	uint32_t i = epoch_find(e->kept, *group);
 	uint64_t epoch;
 
-	if (i > EPOCHS_MAX) {
+	if (epoch_find(e->kept, *group) > EPOCHS_MAX) {
 		log_warn(
 			"%u groups of namespaces were cleared before: this clear is one of all pages of the cluster",
 			EPOCHS_MAX);
 		*group = EPOCH_ALL;
-		i = 0;
 	}
-	epoch = i < e->kept->count ? e->kept->epoch[i] : 0;
-	epoch = ((epoch >> 32) + 1) << 32 | control->ref;
+	epoch = ((epoch_of(e, *group) >> 32) + 1) << 32 | control->ref;
 	if (!epoch_set(e, *group, epoch))
 		return 0;
 	epochs_changed(e);
@@ -245,12 +250,10 @@ uint64_t epoch_raise(struct control *control, uint32_t *group)
 uint64_t epoch_raise_to(struct control *control, uint32_t group, uint64_t epoch)
 {
 	struct epochs *e = control->epochs;
-	uint32_t i;
 
 	if (epoch_set(e, group, epoch))
 		epochs_changed(e);
-	i = epoch_find(e->kept, group);
-	return i < e->kept->count ? e->kept->epoch[i] : 0;
+	return epoch_of(e, group);
 }
 
 void epochs_say(const struct control *control, Pc__Hello *hello)
@@ -334,19 +337,16 @@ static void door_look(void *context)
 /* What an engine before has left in the memory, or nothing. */
 static void epochs_adopt(struct epochs *e, bool adopted)
 {
-	const struct epochs_shared *kept = e->kept;
-	struct epochs_shared *was = malloc(sizeof(*was));
+	struct epochs_shared *was = &e->image; /* no thread writes it yet */
 
-	if (adopted && was) {
-		*was = *kept;
+	if (adopted) {
+		*was = *e->kept;
 		memset(e->kept, 0, sizeof(*e->kept));
 	}
 	e->kept->count = e->control->status->epochs.count = 1;
 	e->kept->group[0] = e->control->status->epochs.group[0] = EPOCH_ALL;
-	if (adopted && was)
-		for (uint32_t i = 0; i < was->count && i <= EPOCHS_MAX; i++)
-			(void)epoch_set(e, was->group[i], was->epoch[i]);
-	free(was);
+	for (uint32_t i = 0; i < was->count && i <= EPOCHS_MAX; i++)
+		(void)epoch_set(e, was->group[i], was->epoch[i]);
 }
 
 int epochs_open(struct control *control, void (*opened)(struct control *control))

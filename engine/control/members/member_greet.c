@@ -129,7 +129,9 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 /* Members in one Hello, at most. The list in pages names all. */
 #define HELLO_MEMBERS_MAX 256
-static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
+/* with all epochs, of 4 and 8 bytes each */
+static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX + 12 * (EPOCHS_MAX + 1) < RPC_HELLO_BYTES_MAX,
+	"a Hello fits");
 
 /* `refusal`: the reason why the other engine is refused; NULL: it is not. */
 static void hello_send(struct control *control, struct rpc_link *link, const char *refusal)

@@ -26,7 +26,7 @@
 /* units of one pool: 1 TiB; 28 bits of a place are the number of the unit */
 #define PAGE_UNITS_MAX (1u << 28)
 #define PAGE_BYTES_MAX (64u << 20) /* longest page */
-#define SEGMENTS_MAX 512           /* destination segments that one page is scattered to */
+#define SEGMENTS_MAX 1024          /* destination segments that one page is scattered to */
 /* bytes of the longest READ; a longer page is read in several slices */
 #define SLICE_BYTES (256u << 10)
 #define CLASSES_MAX 64 /* size classes that one pool has at a time */

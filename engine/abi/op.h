@@ -73,12 +73,12 @@ static inline uint32_t op_page_lines(uint32_t segments)
 
 /*
  * The number of segments and the region of an op or run, in one word of a ring entry. Both are
- * below their bounds; else bits are lost.
+ * below their bounds; else bits are lost. A page has at least one segment: 0 is SEGMENTS_MAX.
  */
 #define OP_SEGMENTS_BITS 10u
 #define OP_REGION_BITS 6u
 static_assert(OP_SEGMENTS_BITS + OP_REGION_BITS == 16, "one word");
-static_assert(SEGMENTS_MAX < 1 << OP_SEGMENTS_BITS, "a number of segments has 10 bits");
+static_assert(SEGMENTS_MAX == 1 << OP_SEGMENTS_BITS, "0 is the largest number of segments");
 static_assert(REGIONS_EXPORTED <= 1 << OP_REGION_BITS, "a region of a peer has 6 bits");
 
 static inline uint16_t op_pack(uint32_t segments, uint32_t region)
@@ -86,9 +86,11 @@ static inline uint16_t op_pack(uint32_t segments, uint32_t region)
 	return (uint16_t)((segments & ((1u << OP_SEGMENTS_BITS) - 1)) | region << OP_SEGMENTS_BITS);
 }
 
-static inline uint16_t op_unpack_segments(uint16_t segments_region)
+static inline uint16_t op_unpack_segments(uint8_t kind, uint16_t segments_region)
 {
-	return segments_region & ((1u << OP_SEGMENTS_BITS) - 1);
+	uint16_t segments = segments_region & ((1u << OP_SEGMENTS_BITS) - 1);
+
+	return segments || kind == OP_LOOKUP ? segments : SEGMENTS_MAX;
 }
 
 static inline uint8_t op_unpack_region(uint16_t segments_region)

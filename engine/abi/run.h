@@ -181,7 +181,7 @@ static inline void run_decode(const struct run_header *header, uint64_t now_ns, 
 	ret->kind = header->kind;
 	ret->pages = header->kind == OP_PAGE ? 1 : header->pages;
 	ret->slice = header->kind == OP_PAGE ? header->pages : 0;
-	ret->segments = op_unpack_segments(header->segments_region);
+	ret->segments = op_unpack_segments(header->kind, header->segments_region);
 	ret->peer = header->peer;
 	ret->region = op_unpack_region(header->segments_region);
 	ret->to_region = (uint16_t)(header->to >> OP_TO_BITS);

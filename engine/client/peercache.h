@@ -58,7 +58,7 @@ extern "C" {
 #define PC_API __attribute__((visibility("default")))
 #define PC_TIMEOUT_MS_DEFAULT 5000u
 #define PC_BATCH_MAX 65536u  /* pages of one call */
-#define PC_SEGMENTS_MAX 512u /* segments of one page */
+#define PC_SEGMENTS_MAX 1024u /* segments of one page */
 
 struct pc;
 struct pc_channel;
@@ -249,7 +249,7 @@ struct pc_page {
 	const void *key; /* key of the page: any bytes, 1 to 1024 of them */
 	size_t key_bytes;
 	const struct pc_segment *segments;
-	unsigned segment_count; /* number of segments, 1 to 512; exists and remove ignore both */
+	unsigned segment_count; /* number of segments, 1 to 1024; exists and remove ignore both */
 };
 
 /*

@@ -45,7 +45,7 @@ static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its
 
 /*
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
- * stride is below 2^48, and there are at most SEGMENTS_MAX of them.
+ * stride is below 2^48, and there are 1 to SEGMENTS_MAX of them: op_unpack_segments().
  */
 static bool run_header_possible(struct rail_run *run)
 {
@@ -62,8 +62,7 @@ static bool run_header_possible(struct rail_run *run)
 			return false;
 		run->item_bytes = run->segment_bytes = h->page_bytes;
 		if (unlikely(h->segments != 1)) {
-			if (h->segments < 1 || h->segments > SEGMENTS_MAX ||
-				h->page_bytes % h->segments)
+			if (h->page_bytes % h->segments)
 				return false;
 			run->segment_bytes = h->page_bytes / h->segments;
 			if (h->stride_or_to < run->segment_bytes)
@@ -257,10 +256,7 @@ static inline uint64_t lone_end(const struct run *h, uint64_t *ret_length)
 		return h->page_bytes <= RUN_PAGE_BYTES_MAX && !h->stride_or_to ? h->page_bytes : 0;
 	*ret_length = h->stride_or_to;
 	end = (uint64_t)h->slice * SLICE_BYTES + h->stride_or_to;
-	return h->stride_or_to && end <= h->page_bytes && h->page_bytes <= PAGE_BYTES_MAX &&
-			       h->segments >= 1 && h->segments <= SEGMENTS_MAX
-		       ? end
-		       : 0;
+	return h->stride_or_to && end <= h->page_bytes && h->page_bytes <= PAGE_BYTES_MAX ? end : 0;
 }
 
 /*

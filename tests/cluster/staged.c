@@ -178,7 +178,10 @@ int main(int argc, char **argv)
 		switch (o) {
 		case 'b': s.page_bytes = parse_size("--page-bytes", optarg, 8, 64 << 20); break;
 		case 'n': s.count = (unsigned)parse_number("--pages", optarg, 1, 1 << 20); break;
-		case 's': s.segments = (unsigned)parse_number("--segments", optarg, 1, 512); break;
+		case 's':
+			s.segments =
+				(unsigned)parse_number("--segments", optarg, 1, PC_SEGMENTS_MAX);
+			break;
 		case 'r': s.registered = true; break;
 		case 'k':
 			if (batches == BATCHES_MAX)

@@ -72,7 +72,7 @@ class FailureTest(harness.ClusterTest):
 class Results(FailureTest):
     def test_every_result_but_hit_and_miss_is_counted_and_logged(self):
         pool, keys = Pool(8, [4096]), self.keys(4)
-        wide, large = Pool(2, [8] * 513), Pool(2, [3 << 20])
+        wide, large = Pool(2, [8] * 1025), Pool(2, [3 << 20])
 
         def on(shape, *names):
             store = self.store(shape)
@@ -85,7 +85,7 @@ class Results(FailureTest):
             self.told(store, "invalid", "give 1 to 1024",
                       lambda: store.batch_get_v1([name], pool.indices([0])))
         store, put = on(wide, "wide")
-        self.told(store, "invalid", "has 513 segments; give 1 to 512", put)
+        self.told(store, "invalid", "has 1025 segments; give 1 to 1024", put)
         store, put = on(large, "large", "larger")
         self.told(store, "invalid", "raise engine.pool_bytes", put, 2)
         store = self.store(pool)
@@ -317,11 +317,11 @@ class Registration(FailureTest):
         self.assertEqual(store.batch_set_v1(self.keys(1), large.indices([0])), [True])
 
     def test_pages_of_too_many_segments_are_named(self):
-        wide = Pool(2, [8] * 513)
-        self.assertIn("a page has 513 segments", self.lines(wide)[1])
-        self.assertNotIn("513", self.lines(Pool(2, [8] * 512))[1])
+        wide = Pool(2, [8] * 1025)
+        self.assertIn("a page has 1025 segments", self.lines(wide)[1])
+        self.assertNotIn("1025", self.lines(Pool(2, [8] * 1024))[1])
         store, lines = self.lines(wide, "side")  # its pages are copied into one segment
-        self.assertNotIn("513", lines)
+        self.assertNotIn("1025", lines)
         transfer = SimpleNamespace(name="side", keys=self.keys(2),
                                    host_indices=wide.indices([0, 1]))
         self.assertEqual(store.batch_set_v2([transfer]), {"side": [True, True]})

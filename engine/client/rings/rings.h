@@ -196,7 +196,7 @@ static inline void submit_page(struct pc_channel *ch, uint32_t rail, const struc
 	const struct op_segment *segments)
 {
 	struct ring_producer *ops = &ch->rail[rail].ops;
-	uint32_t count = op_unpack_segments(run->segments_region);
+	uint32_t count = op_unpack_segments(OP_PAGE, run->segments_region);
 
 	if (count > 1)
 		run_segments_new(ops, 0, segments, count);

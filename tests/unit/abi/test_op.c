@@ -12,12 +12,14 @@
 static void segments_and_region_share_a_word(void **state)
 {
 	(void)state;
-	for (uint32_t segments = 0; segments <= SEGMENTS_MAX; segments++)
+	for (uint32_t segments = 1; segments <= SEGMENTS_MAX; segments++)
 		for (uint32_t region = 0; region < REGIONS_EXPORTED; region++) {
 			uint16_t word = op_pack(segments, region);
 
-			assert_int_equal(op_unpack_segments(word), segments);
+			assert_int_equal(op_unpack_segments(OP_PAGE, word), segments);
 			assert_int_equal(op_unpack_region(word), region);
+			word = op_pack(0, region);
+			assert_int_equal(op_unpack_segments(OP_LOOKUP, word), 0);
 		}
 }
 

@@ -48,7 +48,7 @@ static void an_invalid_argument_is_named(void **state)
 	assert_true(invalid(pc_set, &page, "has 1025 bytes; give 1 to 1024"));
 	page.key_bytes = KEY_LONGEST;
 	page.segment_count = PC_SEGMENTS_MAX + 1;
-	assert_true(invalid(pc_set, &page, "has 513 segments; give 1 to 512"));
+	assert_true(invalid(pc_set, &page, "has 1025 segments; give 1 to 1024"));
 	page.segment_count = 0;
 	assert_true(invalid(pc_get, &page, "has 0 segments"));
 	page.segment_count = PC_SEGMENTS_MAX;

@@ -161,11 +161,12 @@ enum ctl_kind {
 #define CLEAR_ALL 1u     /* all groups */
 #define CLEAR_CLUSTER 2u /* on all hosts */
 
-/* What a CTL_PROMOTE is for. The engine of this host answers the last two at once. */
+/* What a CTL_PROMOTE is for. The engine of this host answers EXISTS and LOOK at once. */
 enum ctl_promote {
 	PROMOTE_GET = 0,    /* a get of `length` bytes: the page is brought into memory there */
 	PROMOTE_EXISTS = 1, /* an exists; a get may follow, so the page may come into memory */
 	PROMOTE_LOOK = 2,   /* is the page in memory or on a disk here? Nothing is changed */
+	PROMOTE_ROOM = 3,   /* as PROMOTE_GET, of at most `length` bytes */
 	PROMOTE_KINDS
 };
 
@@ -277,7 +278,8 @@ struct ctl_done {
 	/* CTL_CREDIT: generation of the slots; CTL_PROMOTE: of the slot; with OP_HIT: 0 for a page
 	 * that is on disk, not in memory */
 	uint32_t generation;
-	/* CTL_CREDIT: page length that the request named, bytes */
+	/* CTL_CREDIT: page length that the request named, bytes; CTL_PROMOTE, OP_INVALID: of the
+	 * page, or 0 */
 	uint32_t length;
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");

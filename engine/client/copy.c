@@ -387,20 +387,22 @@ void copy_scatter(
 }
 
 uint32_t copy_scatter_crc(
-	const struct pc_segment *segments, unsigned count, const unsigned char *from)
+	const struct pc_segment *segments, const unsigned char *from, size_t bytes)
 {
 	uint32_t crc = 0;
 
-	for (unsigned s = 0; s < count; s++) {
-		struct gather g = {.to = segments[s].base,
-			.pending = segments[s].base,
+	for (; bytes; segments++) {
+		size_t n = segments->bytes < bytes ? segments->bytes : bytes;
+		struct gather g = {.to = segments->base,
+			.pending = segments->base,
 			.crc = crc,
-			.next = from + segments[s].bytes};
+			.next = from + n};
 
-		gather(&g, from, segments[s].bytes);
+		gather(&g, from, n);
 		gather_pending(&g);
 		crc = g.crc;
-		from += segments[s].bytes;
+		from += n;
+		bytes -= n;
 	}
 	return crc;
 }

@@ -27,8 +27,8 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 /* Copies `bytes` bytes to the segments, from their byte `at` on. */
 void copy_scatter(
 	const struct pc_segment *segments, size_t at, const unsigned char *from, size_t bytes);
-/* Fills the segments; returns the CRC32C of the bytes. */
+/* Copies `bytes` bytes to the segments, from the start; returns their CRC32C. */
 uint32_t copy_scatter_crc(
-	const struct pc_segment *segments, unsigned count, const unsigned char *from);
+	const struct pc_segment *segments, const unsigned char *from, size_t bytes);
 
 #endif

@@ -65,6 +65,8 @@ static const struct {
 	[PC_GONE] = {"gone",
 		"the process is not attached to an engine: is one running at its socket? Its log says why it ended"},
 	[PC_PENDING] = {"pending", "the page is not done yet"},
+	[PC_LONGER] = {"longer",
+		"the page stored under the key is longer than the room for it: give it the length that the call has returned"},
 };
 #define OUTCOMES (sizeof(outcome) / sizeof(outcome[0]))
 

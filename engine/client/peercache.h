@@ -57,7 +57,7 @@ extern "C" {
 
 #define PC_API __attribute__((visibility("default")))
 #define PC_TIMEOUT_MS_DEFAULT 5000u
-#define PC_BATCH_MAX 65536u  /* pages of one call */
+#define PC_BATCH_MAX 65536u   /* pages of one call */
 #define PC_SEGMENTS_MAX 1024u /* segments of one page */
 
 struct pc;
@@ -82,6 +82,7 @@ enum pc_result {
 	PC_GONE = 7, /* the process is not attached to an engine */
 	/* the page is not done; a result has this value only until its submitted batch is done */
 	PC_PENDING = 8,
+	PC_LONGER = 9, /* pc_get_sized(): the stored page is longer than its segments */
 };
 
 /*
@@ -282,6 +283,19 @@ struct pc_page {
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
+/*
+ * A get of pages whose length is not known: the segments of each are room for it, which it fills
+ * from the start. PC_HIT: ret_bytes[i] is the length of page i. PC_LONGER: the page is longer, and
+ * ret_bytes[i] is its length; a room of 1 byte asks for it. Else it is 0. What is in the room
+ * behind a page is undefined. A page that fills its room costs what it costs pc_get(). Of a shorter
+ * one of another host the head is READ, too, and then the page again if it has no CRC, or if its
+ * room was READ in several pieces.
+ *
+ *   uint64_t bytes;
+ *   pc_get_sized(ch, &page, 1, 1000, &result, &bytes);    PC_HIT: `memory` has `bytes` bytes
+ */
+PC_API int pc_get_sized(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results, uint64_t *ret_bytes);
 PC_API int pc_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
 PC_API int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
@@ -321,12 +335,12 @@ PC_API int pc_clear_cluster(
 	struct pc_channel *channel, const char *group, unsigned timeout_ms, unsigned *ret_hosts);
 
 /*
- * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its
- * segments and the result array until it is done; the caller must not change or free them earlier.
- * A channel may have several batches in flight. pc_submit_set() copies a page's payload before it
- * returns if a slot is free. Batches make progress only inside pc_poll() and pc_wait() of any batch
- * of the channel, and inside other calls on the channel. Errors as above; after an error there is
- * no batch.
+ * The same calls, without waiting for the pages. The batch uses the page array, its keys, its
+ * segments and the arrays of its results until it is done; the caller must not change or free them
+ * earlier. A channel may have several batches in flight. pc_submit_set() copies a page's payload
+ * before it returns if a slot is free. Batches make progress only inside pc_poll() and pc_wait() of
+ * any batch of the channel, and inside other calls on the channel. Errors as above; after an error
+ * there is no batch.
  *
  *   struct pc_batch *batch;
  *   pc_submit_get(ch, pages, 128, 1000, results, &batch);
@@ -335,6 +349,9 @@ PC_API int pc_clear_cluster(
  */
 PC_API int pc_submit_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+PC_API int pc_submit_get_sized(struct pc_channel *channel, const struct pc_page *pages,
+	unsigned count, unsigned timeout_ms, enum pc_result *results, uint64_t *bytes,
+	struct pc_batch **ret_batch);
 PC_API int pc_submit_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
 PC_API int pc_submit_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

@@ -170,6 +170,7 @@ struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_
 	b->next = NULL;
 	b->kind = kind;
 	b->results = results;
+	b->lengths = NULL;
 	b->deadline_ns = deadline_ns;
 	if (deadline_ns < ch->due_ns)
 		ch->due_ns = deadline_ns;
@@ -189,6 +190,16 @@ struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_
 	return b;
 }
 
+/* Tells the lengths of the pages of a sized get; those of longer ones are told already. */
+static void lengths_tell(const struct pc_batch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		if (b->results[i] == PC_HIT)
+			b->lengths[i] = b->work[i].bytes;
+		else if (b->results[i] != PC_LONGER)
+			b->lengths[i] = 0;
+}
+
 /* cold: once for each batch */
 void batch_free(struct pc_batch *b)
 {
@@ -196,6 +207,8 @@ void batch_free(struct pc_batch *b)
 	struct pc_batch *before = NULL;
 
 	statistics_batch(b);
+	if (b->lengths)
+		lengths_tell(b);
 	pages_unpin(b);
 	ch->writers -= batch_writes(b);
 	if (ch->first != b)
@@ -404,9 +417,13 @@ bool channel_step(struct pc_channel *ch)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* As many parameters as the public calls, whose arguments they are, and the kind. */
+/*
+ * As many parameters as the public calls, whose arguments they are, and the kind. `lengths`: of a
+ * sized get, else NULL.
+ */
 static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
-	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+	unsigned count, unsigned timeout_ms, enum pc_result *results, uint64_t *lengths,
+	struct pc_batch **ret_batch)
 {
 	uint64_t submitted_ns = clock_monotonic_ns();
 	uint64_t deadline_ns = submitted_ns + timeout_ns(timeout_ms);
@@ -424,6 +441,7 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 	if (!b)
 		return error_set(-ENOMEM, "out of memory for a batch of %u pages", count);
 	b->pages = pages;
+	b->lengths = lengths;
 	b->submitted_ns = submitted_ns;
 	if (ready) {
 		map_refresh(ch);
@@ -461,10 +479,10 @@ void pc_wait(struct pc_batch *b)
 }
 
 static int batch_call(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
-	unsigned count, unsigned timeout_ms, enum pc_result *results)
+	unsigned count, unsigned timeout_ms, enum pc_result *results, uint64_t *lengths)
 {
 	struct pc_batch *b = NULL;
-	int rc = batch_submit(ch, kind, pages, count, timeout_ms, results, &b);
+	int rc = batch_submit(ch, kind, pages, count, timeout_ms, results, lengths, &b);
 
 	if (!rc)
 		pc_wait(b);
@@ -474,47 +492,72 @@ static int batch_call(struct pc_channel *ch, enum batch_kind kind, const struct 
 int pc_submit_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
-	return batch_submit(channel, BATCH_GET, pages, count, timeout_ms, results, ret_batch);
+	return batch_submit(channel, BATCH_GET, pages, count, timeout_ms, results, NULL, ret_batch);
+}
+
+/* Why a sized get is refused: it has nowhere to put the lengths. */
+static int lengths_missing(void)
+{
+	return error_set(-EINVAL, "a sized get needs a place for the lengths of its pages");
+}
+
+int pc_submit_get_sized(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, uint64_t *bytes, struct pc_batch **ret_batch)
+{
+	if (!bytes && count)
+		return lengths_missing();
+	return batch_submit(
+		channel, BATCH_GET, pages, count, timeout_ms, results, bytes, ret_batch);
 }
 
 int pc_submit_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
-	return batch_submit(channel, BATCH_SET, pages, count, timeout_ms, results, ret_batch);
+	return batch_submit(channel, BATCH_SET, pages, count, timeout_ms, results, NULL, ret_batch);
 }
 
 int pc_submit_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
-	return batch_submit(channel, BATCH_EXISTS, pages, count, timeout_ms, results, ret_batch);
+	return batch_submit(
+		channel, BATCH_EXISTS, pages, count, timeout_ms, results, NULL, ret_batch);
 }
 
 int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
-	return batch_submit(channel, BATCH_REMOVE, pages, count, timeout_ms, results, ret_batch);
+	return batch_submit(
+		channel, BATCH_REMOVE, pages, count, timeout_ms, results, NULL, ret_batch);
 }
 
 int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
-	return batch_call(channel, BATCH_GET, pages, count, timeout_ms, ret_results);
+	return batch_call(channel, BATCH_GET, pages, count, timeout_ms, ret_results, NULL);
+}
+
+int pc_get_sized(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results, uint64_t *ret_bytes)
+{
+	if (!ret_bytes && count)
+		return lengths_missing();
+	return batch_call(channel, BATCH_GET, pages, count, timeout_ms, ret_results, ret_bytes);
 }
 
 int pc_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
-	return batch_call(channel, BATCH_SET, pages, count, timeout_ms, ret_results);
+	return batch_call(channel, BATCH_SET, pages, count, timeout_ms, ret_results, NULL);
 }
 
 int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
-	return batch_call(channel, BATCH_EXISTS, pages, count, timeout_ms, ret_results);
+	return batch_call(channel, BATCH_EXISTS, pages, count, timeout_ms, ret_results, NULL);
 }
 
 int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
-	return batch_call(channel, BATCH_REMOVE, pages, count, timeout_ms, ret_results);
+	return batch_call(channel, BATCH_REMOVE, pages, count, timeout_ms, ret_results, NULL);
 }

@@ -8,7 +8,7 @@
  * - The page's bytes are here and are compared with the CRC in the head (page.c).
  * - The page could not be read: it was evicted, or it has another length than the caller expects.
  *   The second case is the caller's mistake; reporting it as stale would remove a good page from
- *   the directory.
+ *   the directory. In a sized get it is usual: head_shorter().
  *
  * pc_explain() READs buckets and heads here, too, each in a run of its own. The runs are those of
  * look.c. Channel thread.
@@ -115,12 +115,15 @@ void head_step(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
-static uint32_t head_crc(const struct pc_page *page)
+/* The CRC32C of the first `bytes` bytes of the segments. */
+static uint32_t head_crc(const struct pc_segment *segments, size_t bytes)
 {
 	uint32_t crc = 0;
 
-	for (unsigned s = 0; s < page->segment_count; s++)
-		crc = crc32c(crc, page->segments[s].base, page->segments[s].bytes);
+	for (size_t n; bytes; bytes -= n, segments++) {
+		n = segments->bytes < bytes ? segments->bytes : bytes;
+		crc = crc32c(crc, segments->base, n);
+	}
 	return crc;
 }
 
@@ -129,10 +132,28 @@ static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page
 {
 	if (!page_head_is_proven(head))
 		return true;
-	if (head_crc(&b->pages[i]) != head->crc)
+	if (head_crc(b->pages[i].segments, b->work[i].bytes) != head->crc)
 		return false;
 	b->channel->verify_counts.verified++;
 	return true;
+}
+
+/*
+ * The page is shorter than its room, by the head that was READ after the READ that its rail called
+ * stale. If that has brought the room, the page is the first part of it: a hit if its CRC says so,
+ * too. Else the page is READ again.
+ */
+static void head_shorter(struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	struct page_work *p = &b->work[i];
+	bool landed = p->landed && page_head_is_proven(head);
+
+	page_shorter(p, head->length);
+	p->landed = 0;
+	if (landed && head_matches(b, i, head))
+		page_hit(b, i);
+	else
+		page_queue(b, i, PAGE_FETCH);
 }
 
 /* The head was READ. */
@@ -148,6 +169,8 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 		page_hit(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
 		page_corrupt(b, i);
+	else if (head->length < p->bytes && b->lengths)
+		head_shorter(b, i, head);
 	else if (head->length != p->bytes)
 		page_length_differs(b, i, head->length);
 	else if (p->flags & PAGE_SAW_REFUSAL)

@@ -116,8 +116,10 @@ struct page_work {
 	uint8_t epoch; /* of the map, its low 8 bits; `asked` belongs to it and to `slot_word` */
 	/* bit per owner that was asked: the owners, from bit REPLICAS_MAX on the former ones */
 	uint8_t asked;
-	uint8_t slices;           /* get: number of slices of this page posted so far */
-	uint8_t disk : 3;         /* enum page_disk */
+	uint8_t slices;   /* get: number of slices of this page posted so far */
+	uint8_t disk : 2; /* enum page_disk */
+	/* get, sized: the READ that was stale has brought all bytes of its room */
+	uint8_t landed : 1;
 	uint8_t other_length : 1; /* a location of the page had another length than the caller's */
 	uint8_t verify : 4;       /* get: enum page_verify */
 	union {
@@ -158,6 +160,9 @@ struct pc_batch {
 		struct clear *clear; /* BATCH_CLEAR */
 	};
 	enum pc_result *results;
+	/* get: where the lengths of pages go that may be shorter than their room (sized); NULL:
+	 * they may not */
+	uint64_t *lengths;
 	uint64_t submitted_ns;
 	uint64_t deadline_ns;
 	uint32_t missed[STATISTICS_RESULTS]; /* pages done with another result than PC_HIT */
@@ -202,9 +207,11 @@ void page_stale(struct pc_batch *b, uint32_t i);
 /*
  * The page at the location in use has another length than the caller expects, `stored` or, if it
  * is not known, 0. Another location may have it: two hosts that set at the same time, or a set of a
- * page that was on a disk only, store both.
+ * page that was on a disk only, store both. A get that is sized expects no more than its room.
  */
 void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
+/* get, sized: the page at the location in use has this length, less than its room. */
+void page_shorter(struct page_work *p, uint32_t length);
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
 /* Ends a page that the engine refused, with PC_INVALID. */

@@ -264,7 +264,7 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	}
 	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);
 	if (unlikely(p->verify))
-		crc = copy_scatter_crc(page->segments, page->segment_count, from);
+		crc = copy_scatter_crc(page->segments, from, p->bytes);
 	else
 		copy_scatter(page->segments, 0, from, p->bytes);
 	/* loads the page head after the payload; pairs with the fence of the engine, which
@@ -367,11 +367,26 @@ void page_absent(struct pc_batch *b, uint32_t i)
 	else if (b->kind != BATCH_SET && page_search_disk(b, i))
 		return;
 	else if (p->other_length)
-		page_done(b, i, PC_INVALID);
+		page_done(b, i, b->lengths ? PC_LONGER : PC_INVALID);
 	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
 		page_done(b, i, PC_STALE);
 	else
 		page_done(b, i, p->flags & PAGE_SAW_FAILURE ? PC_UNREACHABLE : PC_MISS);
+}
+
+void page_shorter(struct page_work *p, uint32_t length)
+{
+	p->bytes = length;
+	p->regular = false; /* no run: its segments are those of its room */
+}
+
+/* get, sized: the page at the next location may be as long as its room. */
+static void page_room_again(struct page_work *p, const struct pc_page *page)
+{
+	p->landed = 0;
+	p->bytes = 0;
+	for (unsigned s = 0; s < page->segment_count; s++)
+		p->bytes += (uint32_t)page->segments[s].bytes;
 }
 
 /*
@@ -386,6 +401,8 @@ static void page_wrong(struct pc_batch *b, uint32_t i)
 	p->wrong = p->at;
 	if (unlikely(p->verify))
 		p->verify = VERIFY_DUE;
+	if (unlikely(b->lengths))
+		page_room_again(p, &b->pages[i]);
 	p->rails_tried = 0;
 	p->flags &= (uint8_t)~PAGE_SAW_REFUSAL;
 	cache_drop(ch, &p->key);
@@ -414,6 +431,8 @@ void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
 	error_length(b->work[i].bytes, stored);
 	b->work[i].other_length = 1;
+	if (b->lengths)
+		b->lengths[i] = stored;
 	page_wrong(b, i);
 }
 
@@ -447,6 +466,12 @@ static void page_get_here(struct pc_batch *b, uint32_t i)
 		return;
 	}
 	(void)verify_due(ch, p);
+	if (unlikely(b->lengths)) {
+		uint32_t length = local_length(ch->session, &p->key, &p->at);
+
+		if (length && length < p->bytes)
+			page_shorter(p, length);
+	}
 	result = local_get(ch, p, &b->pages[i], &corrupt);
 	if (unlikely(corrupt)) {
 		page_corrupt(b, i);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The methods get, set, exists, prefix and remove of Session. Any Python thread may call them; a
- * call runs in the calling thread. It converts Python's lists into the lane's arrays, runs the
- * batch without the interpreter's lock, and converts the results into a list of bool. The module
- * makes no Python object per page: the library reads keys from the memory of Python's own objects
- * (the tuple `keys` keeps them alive), and addresses and sizes are numbers.
+ * The methods get, get_sized, set, exists, prefix and remove of Session. Any Python thread may call
+ * them; a call runs in the calling thread. It converts Python's lists into the lane's arrays, runs
+ * the batch without the interpreter's lock, and converts the results into a list. The module makes
+ * no Python object per page: the library reads keys from the memory of Python's own objects (the
+ * tuple `keys` keeps them alive), and addresses and sizes are numbers.
  *
  * len(ptrs) / len(keys) consecutive segments make one page. A staged call does not pass the
  * caller's segments to the library: a set copies the segments into the lane's stage before it
@@ -18,7 +18,7 @@
 
 #define SEGMENTS_ALL_MAX (1u << 26) /* exclusive upper limit of the segments of one call */
 
-enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
+enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_REMOVE };
 
 struct call {
 	struct py_session *session;
@@ -110,13 +110,16 @@ static bool shapes_fit(struct call *c, PyObject *ptrs, PyObject *sizes)
 /* ---- without the interpreter's lock --------------------------------------------------------- */
 
 /* Calls the library for `count` pages. Returns its 0 or negative errno. */
-static int ask(struct call *c, const struct pc_page *pages, size_t count, enum pc_result *result)
+static int ask(struct call *c, const struct pc_page *pages, size_t first, size_t count)
 {
+	enum pc_result *result = &c->lane->result[first];
 	struct pc_channel *ch = c->lane->channel;
 	unsigned n = (unsigned)count, timeout_ms = rest_ms(c->end_ms);
 
 	switch (c->verb) {
 	case VERB_GET: return pc_get(ch, pages, n, timeout_ms, result);
+	case VERB_GET_SIZED:
+		return pc_get_sized(ch, pages, n, timeout_ms, result, &c->lane->bytes[first]);
 	case VERB_SET: return pc_set(ch, pages, n, timeout_ms, result);
 	case VERB_EXISTS: return pc_exists(ch, pages, n, timeout_ms, result);
 	default: return pc_remove(ch, pages, n, timeout_ms, result);
@@ -138,17 +141,20 @@ static size_t page_bytes(const struct pc_page *page)
 	return bytes;
 }
 
-/* Copies a page between its segments and the stage; `in`: from the segments to the stage. */
-static void copy(const struct pc_page *page, unsigned char *stage, bool in)
+/*
+ * Copies the first `bytes` bytes of a page between its segments and the stage; `in`: from the
+ * segments to the stage.
+ */
+static void copy(const struct pc_page *page, unsigned char *stage, size_t bytes, bool in)
 {
-	for (unsigned s = 0; s < page->segment_count; s++) {
-		const struct pc_segment *segment = &page->segments[s];
+	const struct pc_segment *segment = page->segments;
 
+	for (size_t n; bytes; bytes -= n, stage += n, segment++) {
+		n = segment->bytes < bytes ? segment->bytes : bytes;
 		if (in)
-			memcpy(stage, segment->base, segment->bytes);
+			memcpy(stage, segment->base, n);
 		else
-			memcpy(segment->base, stage, segment->bytes);
-		stage += segment->bytes;
+			memcpy(segment->base, stage, n);
 	}
 }
 
@@ -196,14 +202,16 @@ static int run_staged(struct call *c, size_t first, size_t count)
 		staged[i].segments = &segment[i];
 		staged[i].segment_count = 1;
 		if (c->verb == VERB_SET)
-			copy(page, at, true);
+			copy(page, at, segment[i].bytes, true);
 		at += segment[i].bytes;
 	}
 	lane->bytes_sidecar += (uint64_t)(at - lane->stage);
-	rc = ask(c, staged, count, &lane->result[first]);
-	for (size_t i = 0; !rc && c->verb == VERB_GET && i < count; i++)
+	rc = ask(c, staged, first, count);
+	for (size_t i = 0; !rc && c->verb != VERB_SET && i < count; i++)
 		if (lane->result[first + i] == PC_HIT)
-			copy(&lane->page[first + i], segment[i].base, false);
+			copy(&lane->page[first + i], segment[i].base,
+				c->verb == VERB_GET ? segment[i].bytes : lane->bytes[first + i],
+				false);
 	return rc;
 }
 
@@ -218,7 +226,7 @@ static int run_batch(struct call *c, size_t first, size_t count)
 		return rc;
 	if (staged)
 		return run_staged(c, first, count);
-	return ask(c, &c->lane->page[first], count, &c->lane->result[first]);
+	return ask(c, &c->lane->page[first], first, count);
 }
 
 static bool all_hits(const enum pc_result *result, size_t count)
@@ -269,6 +277,24 @@ static PyObject *hits(const struct call *c)
 		bool hit = i < c->done && c->lane->result[i] == PC_HIT;
 
 		if (PyList_SetItem(list, (Py_ssize_t)i, PyBool_FromLong(hit))) {
+			Py_DECREF(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+/* List of int, one per key: the length of a hit, minus that of a page that is longer; else 0. */
+static PyObject *lengths(const struct call *c)
+{
+	PyObject *list = PyList_New((Py_ssize_t)c->pages);
+
+	for (size_t i = 0; list && i < c->pages; i++) {
+		long long bytes = i < c->done ? (long long)c->lane->bytes[i] : 0;
+		bool longer = i < c->done && c->lane->result[i] == PC_LONGER;
+		PyObject *number = PyLong_FromLongLong(longer ? -bytes : bytes);
+
+		if (!number || PyList_SetItem(list, (Py_ssize_t)i, number)) {
 			Py_DECREF(list);
 			return NULL;
 		}
@@ -328,7 +354,7 @@ static PyObject *call(
 	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
 {
 	enum purpose purpose =
-		c->verb == VERB_GET || c->verb == VERB_EXISTS ? PURPOSE_READ : PURPOSE_WRITE;
+		c->verb == VERB_SET || c->verb == VERB_REMOVE ? PURPOSE_WRITE : PURPOSE_READ;
 	PyObject *result = NULL;
 	bool begun;
 
@@ -357,7 +383,7 @@ static PyObject *keys_of(PyObject *keys)
 	return PySequence_Tuple(keys);
 }
 
-/* get and set: calls with segments. */
+/* get, get_sized and set: calls with segments. */
 static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 {
 	struct call c = {.session = (struct py_session *)self, .verb = verb};
@@ -372,7 +398,7 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	if (c.keys && ptrs && sizes) {
 		c.pages = (size_t)PyTuple_Size(c.keys);
 		if (!c.pages || shapes_fit(&c, ptrs, sizes))
-			result = call(&c, ptrs, sizes, hits);
+			result = call(&c, ptrs, sizes, verb == VERB_GET_SIZED ? lengths : hits);
 	}
 	Py_XDECREF(c.keys);
 	Py_XDECREF(ptrs);
@@ -402,6 +428,11 @@ static PyObject *look(
 PyObject *batch_get(PyObject *self, PyObject *args)
 {
 	return move(self, args, VERB_GET);
+}
+
+PyObject *batch_get_sized(PyObject *self, PyObject *args)
+{
+	return move(self, args, VERB_GET_SIZED);
 }
 
 PyObject *batch_set(PyObject *self, PyObject *args)

@@ -35,6 +35,7 @@ void lane_free(struct lane *lane)
 	free(lane->page);
 	free(lane->segment);
 	free(lane->result);
+	free(lane->bytes);
 	free(lane);
 }
 
@@ -122,9 +123,11 @@ static bool grow(void **memory, size_t *have, size_t want, size_t each)
 
 bool lane_room(struct lane *lane, size_t pages, size_t segments)
 {
-	size_t results = lane->pages; /* `result` grows before `page`, so `pages` is its capacity */
+	/* these grow before `page`, so `pages` is their capacity */
+	size_t results = lane->pages, lengths = lane->pages;
 
 	return grow((void **)&lane->result, &results, pages, sizeof(*lane->result)) &&
+	       grow((void **)&lane->bytes, &lengths, pages, sizeof(*lane->bytes)) &&
 	       grow((void **)&lane->page, &lane->pages, pages, sizeof(*lane->page)) &&
 	       grow((void **)&lane->segment, &lane->segments, segments, sizeof(*lane->segment));
 }

@@ -367,7 +367,7 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	uint64_t results[PC_PENDING], calls, lanes;
+	uint64_t results[OUTCOME_NO_CHANNEL], calls, lanes;
 	PyObject *dict = PyDict_New();
 	struct lane_counts sum;
 	struct pc_counts c;
@@ -377,7 +377,7 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	session_enter(s);
 	pthread_mutex_lock(&s->lock);
 	sum = s->counts;
-	for (unsigned r = 0; r < PC_PENDING; r++)
+	for (unsigned r = 0; r < OUTCOME_NO_CHANNEL; r++)
 		results[r] = s->told[r].pages;
 	calls = s->calls;
 	lanes = s->lanes;
@@ -398,8 +398,9 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	     put_number(dict, "verified", sum.verify.verified) &&
 	     put_number(dict, "corrupt", sum.verify.corrupt) &&
 	     put_number(dict, "bytes_sidecar", sum.bytes_sidecar);
-	for (unsigned r = 0; ok && r < PC_PENDING; r++)
-		ok = put_number(dict, pc_result_name((enum pc_result)r), results[r]);
+	for (unsigned r = 0; ok && r < OUTCOME_NO_CHANNEL; r++)
+		ok = r == PC_PENDING ||
+		     put_number(dict, pc_result_name((enum pc_result)r), results[r]);
 	if (ok)
 		return dict;
 	Py_XDECREF(dict);
@@ -433,6 +434,8 @@ static PyMethodDef
 				"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
 			{"get", batch_get, METH_VARARGS,
 				"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
+			{"get_sized", batch_get_sized,
+				METH_VARARGS, "get_sized(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of int, one per key: n > 0: the page, of n bytes, is in its segments, from their start; 0: no page; n < 0: the page is longer than its segments, -n bytes. Arguments as in get()."},
 			{"set", batch_set, METH_VARARGS,
 				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread."},
 			{"exists", batch_exists, METH_VARARGS,

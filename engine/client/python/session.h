@@ -24,10 +24,10 @@
  * reach the library. The one list of what counts() and failures() tell.
  */
 enum outcome {
-	OUTCOME_NO_CHANNEL = PC_PENDING + 1, /* no channel could be opened */
-	OUTCOME_NO_MEMORY,                   /* no memory for the call's arrays or its stage */
-	OUTCOME_CLOSED,                      /* the session is closed */
-	OUTCOME_INHERITED,                   /* this process is a child of fork() */
+	OUTCOME_NO_CHANNEL = PC_LONGER + 1, /* no channel could be opened */
+	OUTCOME_NO_MEMORY,                  /* no memory for the call's arrays or its stage */
+	OUTCOME_CLOSED,                     /* the session is closed */
+	OUTCOME_INHERITED,                  /* this process is a child of fork() */
 	OUTCOMES
 };
 
@@ -56,7 +56,8 @@ struct lane {
 	struct pc_page *page;
 	struct pc_segment *segment;
 	enum pc_result *result;
-	size_t pages, segments; /* capacities of `page` and `result`, and of `segment` */
+	uint64_t *bytes;        /* lengths of the pages of get_sized() */
+	size_t pages, segments; /* capacities of `page`, `result` and `bytes`, and of `segment` */
 	unsigned char *stage;   /* STAGE_BYTES of the library's memory for staged calls, or NULL */
 	uint64_t bytes_sidecar; /* bytes of the pages of staged calls */
 };
@@ -119,6 +120,7 @@ void session_enter(struct py_session *s);
 /* Methods of Session (told.c, batch.c); their help texts are in session.c. */
 PyObject *session_failures(PyObject *self, PyObject *nothing);
 PyObject *batch_get(PyObject *self, PyObject *args);
+PyObject *batch_get_sized(PyObject *self, PyObject *args);
 PyObject *batch_set(PyObject *self, PyObject *args);
 PyObject *batch_exists(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);

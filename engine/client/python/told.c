@@ -64,12 +64,12 @@ void session_tell(struct py_session *s, unsigned number, size_t pages, const cha
 void session_tell_results(
 	struct py_session *s, const struct lane *lane, const enum pc_result *result, size_t count)
 {
-	size_t pages[PC_PENDING + 1] = {0};
+	size_t pages[OUTCOME_NO_CHANNEL] = {0};
 
 	for (size_t i = 0; i < count; i++)
-		pages[(unsigned)result[i] < PC_PENDING ? result[i] : PC_PENDING]++;
+		pages[(unsigned)result[i] < OUTCOME_NO_CHANNEL ? result[i] : PC_PENDING]++;
 	pthread_mutex_lock(&s->lock);
-	for (unsigned r = 0; r <= PC_PENDING; r++)
+	for (unsigned r = 0; r < OUTCOME_NO_CHANNEL; r++)
 		if (pages[r])
 			/* the library has a text of its own for invalid pages, and then for those
 			 * that an engine refused */

@@ -79,6 +79,7 @@ static void run_not_hit(const struct client_request *r, uint32_t i, uint32_t sta
 		page_queue(r->batch, i, PAGE_FETCH);
 		return;
 	}
+	p->landed = status == OP_STALE && r->batch->lengths;
 	p->piece_status = (uint8_t)status;
 	get_not_hit(r->batch, i);
 }

@@ -242,7 +242,7 @@ static void fetch_page(struct pc_batch *b, uint32_t i)
 	piece.bytes = fetch_piece_bytes(b, p);
 	if (staged) {
 		piece.count = 1;
-	} else if (piece.bytes < p->bytes) {
+	} else if (piece.bytes < p->bytes || b->lengths) { /* a room may be longer than its page */
 		piece.count = fetch_cut(segment, p->slices * SLICE_BYTES, piece.bytes, cut_off);
 		piece.segments = cut_off;
 	}
@@ -305,7 +305,9 @@ void fetch_answer(const struct client_request *r, uint32_t status)
 {
 	struct page_work *p = &r->batch->work[r->page];
 
-	if (status == OP_HIT && r->hold != CLIENT_NONE)
+	if (unlikely(r->batch->lengths && status == OP_STALE))
+		p->landed = r->bytes == p->bytes;
+	if ((status == OP_HIT || unlikely(p->landed)) && r->hold != CLIENT_NONE)
 		fetch_copy(r);
 	p->pieces_out--;
 	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)

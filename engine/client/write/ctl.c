@@ -60,6 +60,8 @@ static enum ctl_promote disk_purpose(const struct pc_batch *b)
 {
 	if (b->kind == BATCH_PEEK)
 		return PROMOTE_LOOK;
+	if (b->lengths)
+		return PROMOTE_ROOM;
 	return b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET;
 }
 
@@ -118,14 +120,16 @@ static void disk_refused(struct pc_batch *b, uint32_t i, bool gone)
 		page_unreached(b, i);
 }
 
-/* The page that was found has another length than the caller expects. */
-static void disk_length_differs(struct pc_batch *b, uint32_t i)
+/* The page that was found has another length than the caller expects, `stored` if not 0. */
+static void disk_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
 	if (b->work[i].at.ref) {
-		page_length_differs(b, i, 0);
+		page_length_differs(b, i, stored);
 		return;
 	}
-	error_length(b->work[i].bytes, 0);
+	error_length(b->work[i].bytes, stored);
+	if (b->lengths)
+		b->lengths[i] = stored;
 	b->work[i].other_length = 1; /* the search of this host's disk is the last attempt */
 	page_absent(b, i);
 }
@@ -141,7 +145,7 @@ static void disk_answer(
 	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
 		page_done(b, i, PC_HIT);
 	else if (status == OP_INVALID)
-		disk_length_differs(b, i);
+		disk_length_differs(b, i, done->length);
 	else if (status == OP_CANCELLED)
 		page_done(b, i, PC_GONE);
 	else if (status == OP_TIMEOUT && ch->now_ns >= b->deadline_ns)

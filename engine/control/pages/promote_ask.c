@@ -189,6 +189,7 @@ static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ct
 	page = asks_page_add(p, link, &op->key);
 	page->id = ask->id;
 	page->bytes = op->length;
+	page->room = op->count == PROMOTE_ROOM;
 	page->timeout_ms =
 		ask->deadline_ns > now_ns ? (uint32_t)((ask->deadline_ns - now_ns) / 1000000) : 0;
 	asks_tick_arm(p);
@@ -298,6 +299,8 @@ bool promote_serve_promoted(
 		if (done.status == OP_HIT) {
 			done.place = page->place;
 			done.generation = page->generation;
+		} else if (done.status == OP_INVALID && page->bytes <= PAGE_BYTES_MAX) {
+			done.length = page->bytes;
 		}
 		ask_end(p, ask, &done);
 	}

@@ -137,7 +137,10 @@ static void reply_page_fill(Pc__PromotedPage *page, uint64_t id, const struct ct
 		page->generation = done->generation;
 		break;
 	case OP_MISS: page->result = PC__PROMOTE_RESULT__PROMOTE_GONE; break;
-	case OP_INVALID: page->result = PC__PROMOTE_RESULT__PROMOTE_OTHER_LENGTH; break;
+	case OP_INVALID:
+		page->result = PC__PROMOTE_RESULT__PROMOTE_OTHER_LENGTH;
+		page->bytes = done->length;
+		break;
 	default: page->result = PC__PROMOTE_RESULT__PROMOTE_LATE; break;
 	}
 }
@@ -543,8 +546,15 @@ static bool tier_known(struct control *control, const struct page_key *key, uint
 	else if (!length)
 		*ret = (struct ctl_done){.status = OP_HIT, .length = found->length};
 	else if (length != found->length)
-		ret->status = OP_INVALID; /* as for a page in memory of another length */
+		/* as for a page in memory of another length */
+		*ret = (struct ctl_done){.status = OP_INVALID, .length = found->length};
 	return !here || !length || length != found->length;
+}
+
+/* The length of the page that a get with room for `bytes` bytes expects. */
+static uint32_t tier_room(uint32_t bytes, const struct tier_found *found)
+{
+	return found->length && found->length < bytes ? found->length : bytes;
 }
 
 /* ---- requests of clients of this host -------------------------------------------------------- */
@@ -604,6 +614,10 @@ void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *o
 	struct ctl_done done;
 
 	tier_look(control->tier, &op->key, &found);
+	if (op->count == PROMOTE_ROOM) {
+		op->count = PROMOTE_GET;
+		op->length = tier_room(op->length, &found);
+	}
 	/* no page has this length: OP_INVALID if the key is there */
 	if (!op->count && !op->length)
 		op->length = UINT32_MAX;
@@ -668,9 +682,11 @@ static bool remote_page_serve(struct control *control, struct rpc_link *link,
 	struct tier *t = control->tier;
 	struct tier_waiter *waiter;
 	struct tier_found found;
+	uint32_t bytes;
 
 	tier_look(t, &key, &found);
-	if (tier_known(control, &key, page->bytes, &found, ret_done)) {
+	bytes = page->room ? tier_room(page->bytes, &found) : page->bytes;
+	if (tier_known(control, &key, bytes, &found, ret_done)) {
 		/* a disk that is not open yet may have the page, or one whose pages wait */
 		if (ret_done->status == OP_MISS && t &&
 			(t->state == TIER_OPENING || control->door_shut))

@@ -53,6 +53,8 @@ static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32
 static void scatter(struct fake *f, const unsigned char *from, const struct op *op,
 	const struct op_segment *segment)
 {
+	uint32_t left = op->length;
+
 	for (unsigned s = 0; s < op->segments; s++) {
 		struct fake_region *region = &f->region[segment[s].region];
 
@@ -60,7 +62,10 @@ static void scatter(struct fake *f, const unsigned char *from, const struct op *
 			abort(); /* the client named memory that is not registered */
 		memcpy(region->base + segment[s].offset, from, segment[s].length);
 		from += segment[s].length;
+		left -= segment[s].length;
 	}
+	if (left)
+		abort(); /* a rail refuses segments that do not add up */
 }
 
 static uint32_t execute(struct fake *f, const struct op *op, const struct op_segment *segment)

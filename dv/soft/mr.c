@@ -216,6 +216,7 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *handle)
 	if (mr->file)
 		drop_file(nic, mr->file);
 	mr->key = 0;
+	mr->foreign = NULL;
 	soft_unlock(nic);
 	handle->handle = NULL;
 	return 0;

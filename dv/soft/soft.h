@@ -125,7 +125,8 @@ struct soft_mr {
 	uint64_t length;
 	uint32_t access;
 	uint32_t file;
-	bool far; /* model: the memory is on another NUMA node than the NIC */
+	bool far;      /* model: the memory is on another NUMA node than the NIC */
+	void *foreign; /* of the owner of the NIC, as in dv_qp */
 };
 
 /* A memfd with exported memory; peers get its descriptor on request. Ids are never reused. */

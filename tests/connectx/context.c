@@ -9,7 +9,9 @@
 
 #include "tests/connectx/uverbs.h"
 
-struct uv_context *uv_context_open(unsigned index, int fd)
+struct uv_context *uv_contexts;
+
+struct uv_context *uv_context_open(unsigned index)
 {
 	struct uv_context *context = calloc(1, sizeof(*context));
 	int rc = context ? 0 : -ENOMEM;
@@ -17,15 +19,24 @@ struct uv_context *uv_context_open(unsigned index, int fd)
 	pthread_mutex_lock(&uv_lock);
 	if (!rc)
 		rc = uv_device_get(uv_device(index));
+	if (!rc) {
+		context->device = uv_device(index);
+		context->life = dv_hint_load(&context->device->life);
+		context->memory = -1;
+		context->next = uv_contexts;
+		uv_contexts = context;
+	}
 	pthread_mutex_unlock(&uv_lock);
 	if (rc) {
 		free(context);
 		return NULL;
 	}
-	context->device = uv_device(index);
-	context->life = dv_hint_load(&context->device->life);
-	context->fd = fd;
-	return context;
+	context->fd = uv_share_open(context);
+	if (context->fd >= 0)
+		return context;
+	context->server_fd = -1;
+	uv_context_close(context);
+	return NULL;
 }
 
 static void free_kind(
@@ -63,7 +74,12 @@ static void free_plain(struct uv_object *object)
  */
 void uv_context_close(struct uv_context *context)
 {
+	struct uv_context **at = &uv_contexts;
+
 	pthread_mutex_lock(&uv_lock);
+	while (*at != context)
+		at = &(*at)->next;
+	*at = context->next;
 	free_kind(context, UV_QP, uv_qp_free);
 	free_kind(context, UV_CQ, uv_cq_free);
 	free_kind(context, UV_MR, uv_mr_free);
@@ -72,6 +88,8 @@ void uv_context_close(struct uv_context *context)
 	free_kind(context, UV_PD, free_plain);
 	uv_device_put(context->device);
 	pthread_mutex_unlock(&uv_lock);
+	if (context->server_fd >= 0)
+		close(context->server_fd);
 	free(context);
 }
 
@@ -80,10 +98,9 @@ void uv_context_close(struct uv_context *context)
  * the QP by the index that its creator gave it. Every response_length must be set: libmlx5 ignores
  * the fields beyond it.
  */
-int uv_get_context(struct uv_context *context, struct uv_command *command)
+struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(void)
 {
-	struct ib_uverbs_get_context_resp core = {.num_comp_vectors = 1};
-	struct mlx5_ib_alloc_ucontext_resp uhw = {
+	return (struct mlx5_ib_alloc_ucontext_resp){
 		.qp_tab_size = SOFT_QPS_MAX,
 		.bf_reg_size = 2 * SOFT_BF_SIZE,
 		.cache_line_size = 64,
@@ -93,7 +110,7 @@ int uv_get_context(struct uv_context *context, struct uv_command *command)
 		.max_recv_wr = UV_RQ_DEPTH_MAX,
 		.max_srq_recv_wr = UV_RQ_DEPTH_MAX,
 		.num_ports = 1,
-		.response_length = sizeof(uhw),
+		.response_length = sizeof(struct mlx5_ib_alloc_ucontext_resp),
 		.cqe_version = 1,
 		.cmds_supp_uhw =
 			MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
@@ -102,6 +119,12 @@ int uv_get_context(struct uv_context *context, struct uv_command *command)
 		.num_uars_per_page = 1,
 		.num_dyn_bfregs = 2 * UV_UARS_MAX,
 	};
+}
+
+int uv_get_context(struct uv_context *context, struct uv_command *command)
+{
+	struct ib_uverbs_get_context_resp core = {.num_comp_vectors = 1};
+	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes();
 
 	if (!context->async)
 		context->async = uv_channel_open();
@@ -228,7 +251,8 @@ int uv_alloc_pd(struct uv_context *context, struct uv_command *command)
 static bool pd_in_use(const struct uv_context *context, uint32_t pd)
 {
 	for (struct uv_object *object = context->objects; object; object = object->next)
-		if (object->kind == UV_QP && ((struct uv_qp *)object)->pd == pd)
+		if ((object->kind == UV_QP && ((struct uv_qp *)object)->pd == pd) ||
+			(object->kind == UV_MR && ((struct uv_mr *)object)->pd == pd))
 			return true;
 	return false;
 }

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 #include "tests/connectx/uverbs.h"
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -163,11 +164,71 @@ static int gid_table(struct uv_context *context, struct ib_uverbs_ioctl_hdr *hea
 	return 0;
 }
 
-int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+/* ---- import ---------------------------------------------------------------------------------- */
+
+static int query_context(struct ib_uverbs_ioctl_hdr *header)
+{
+	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes();
+	uint64_t core_support = 0;
+	uint32_t vectors = 1;
+
+	put(header, UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &vectors, sizeof(vectors));
+	put(header, UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &core_support, sizeof(core_support));
+	put(header, MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, &uhw, sizeof(uhw));
+	return 0;
+}
+
+/* The object of this kind that an attribute names; NULL: none. */
+static struct uv_object *named(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header,
+	uint16_t id, enum uv_kind kind)
+{
+	const struct ib_uverbs_attr *attr = find(header, id);
+
+	return attr ? uv_object_find(context, (uint32_t)attr->data, kind) : NULL;
+}
+
+static int query_pd(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	struct uv_object *pd = named(context, header, MLX5_IB_ATTR_QUERY_PD_HANDLE, UV_PD);
+
+	if (!pd)
+		return ENOENT;
+	put(header, MLX5_IB_ATTR_QUERY_PD_RESP_PDN, &pd->handle, sizeof(pd->handle));
+	return 0;
+}
+
+static int query_mr(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	struct uv_mr *mr = (void *)named(context, header, UVERBS_ATTR_QUERY_MR_HANDLE, UV_MR);
+	uint64_t length;
+
+	if (!mr)
+		return ENOENT;
+	length = mr->mr.length;
+	put(header, UVERBS_ATTR_QUERY_MR_RESP_LKEY, &mr->mr.lkey, sizeof(mr->mr.lkey));
+	put(header, UVERBS_ATTR_QUERY_MR_RESP_RKEY, &mr->mr.rkey, sizeof(mr->mr.rkey));
+	put(header, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &length, sizeof(length));
+	return 0;
+}
+
+/* An imported context gets no events: they go to the context that was opened. */
+int uv_events_open(struct ib_uverbs_ioctl_hdr *header)
+{
+	struct ib_uverbs_attr *attr = find(header, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE);
+	int fd = attr ? eventfd(0, EFD_CLOEXEC) : -1;
+
+	if (fd < 0)
+		return attr ? errno : EINVAL;
+	attr->data = (uint64_t)fd;
+	return 0;
+}
+
+int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header, int memory)
 {
 	int rc;
 
 	pthread_mutex_lock(&uv_lock);
+	context->memory = memory;
 	if (uv_context_dead(context))
 		rc = EIO;
 	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
@@ -176,6 +237,17 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
 		 header->method_id == UVERBS_METHOD_QUERY_GID_TABLE)
 		rc = gid_table(context, header);
+	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
+		 header->method_id == UVERBS_METHOD_QUERY_CONTEXT)
+		rc = query_context(header);
+	else if (header->object_id == UVERBS_OBJECT_PD &&
+		 header->method_id == MLX5_IB_METHOD_PD_QUERY)
+		rc = query_pd(context, header);
+	else if (header->object_id == UVERBS_OBJECT_MR &&
+		 header->method_id == UVERBS_METHOD_QUERY_MR)
+		rc = query_mr(context, header);
+	else if (header->object_id == UVERBS_OBJECT_ASYNC_EVENT)
+		rc = uv_events_open(header);
 	else if (header->object_id == MLX5_IB_OBJECT_UAR)
 		rc = uar_method(context, header);
 	else

@@ -69,31 +69,27 @@ static int device_index(const char *path)
 	return (int)index;
 }
 
-/*
- * /dev/null stands for the device: libibverbs requires a character device with the number in sysfs,
- * and fstat() of this descriptor returns 1:3 without being interposed.
- */
 static int open_device(unsigned index)
 {
 	struct uv_context *context;
-	int fd;
 
 	uv_sysfs_write();
 	if (index >= uv_devices() || uv_device(index)->gone) {
 		errno = ENOENT;
 		return -1;
 	}
-	fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
-	if (fd < 0)
-		return -1;
-	context = uv_context_open(index, fd);
-	if (!context || fd >= FDS_MAX) {
-		syscall(SYS_close, fd);
-		errno = ENOMEM;
-		return -1;
+	context = uv_context_open(index);
+	if (context && context->fd < FDS_MAX) {
+		uv_fd_note(context->fd, context);
+		return context->fd;
 	}
-	uv_fd_note(fd, context);
-	return fd;
+	if (context) {
+		syscall(SYS_close, context->fd);
+		(void)uv_share_left(context);
+		uv_context_close(context);
+	}
+	errno = ENOMEM;
+	return -1;
 }
 
 static int open_any(const char *path, int flags, va_list arguments)
@@ -167,19 +163,44 @@ static bool is_device(const char *path)
 	return (unsigned)index < uv_devices() && !uv_device((unsigned)index)->gone;
 }
 
+/* libibverbs requires a character device with the number that is in sysfs. */
+static void set_device(struct stat *stat, int index)
+{
+	stat->st_mode = S_IFCHR | 0666;
+	stat->st_rdev = UV_RDEV(index);
+}
+
 /* libibverbs calls stat() on a device, to check that it may be opened, before it lists it. */
 EXPORT int stat(const char *path, struct stat *ret_stat)
 {
 	char tree[PATH_MAX];
+	bool device = is_device(path);
+	int rc = (int)syscall(SYS_newfstatat, AT_FDCWD,
+		device ? "/dev/null" : uv_sysfs_path(path, tree), ret_stat, 0);
 
-	path = is_device(path) ? "/dev/null" : uv_sysfs_path(path, tree);
-	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, ret_stat, 0);
+	if (device && !rc)
+		set_device(ret_stat, device_index(path));
+	return rc;
 }
 
 EXPORT int stat64(const char *path, struct stat64 *ret_stat)
 {
 	/* struct stat and struct stat64 have the same layout */
 	return stat(path, (struct stat *)ret_stat);
+}
+
+EXPORT int fstat(int fd, struct stat *ret_stat)
+{
+	int rc = (int)syscall(SYS_fstat, fd, ret_stat), index;
+
+	if (!rc && S_ISSOCK(ret_stat->st_mode) && (index = uv_share_index(fd)) >= 0)
+		set_device(ret_stat, index);
+	return rc;
+}
+
+EXPORT int fstat64(int fd, struct stat64 *ret_stat)
+{
+	return fstat(fd, (struct stat *)ret_stat);
 }
 
 /*
@@ -232,8 +253,10 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	va_start(arguments, request);
 	argument = va_arg(arguments, void *);
 	va_end(arguments);
-	if (context && request == RDMA_VERBS_IOCTL) {
-		int rc = uv_ioctl(context, argument);
+	if (!context && request == RDMA_VERBS_IOCTL)
+		context = uv_share_find(fd);
+	if (request == RDMA_VERBS_IOCTL && (context || uv_share_index(fd) >= 0)) {
+		int rc = context ? uv_ioctl(context, argument, -1) : uv_share_ioctl(fd, argument);
 
 		if (!rc)
 			return 0;
@@ -247,6 +270,8 @@ EXPORT void *mmap(void *at, size_t length, int protection, int flags, int fd, of
 {
 	struct uv_context *context = context_of(fd);
 
+	if (!context && fd >= 0 && protection == PROT_WRITE) /* as libmlx5 maps doorbell pages */
+		context = uv_share_find(fd);
 	if (context)
 		return uv_uar_map(context, (uint64_t)offset, length);
 	return (void *)syscall(SYS_mmap, at, length, protection, flags, fd, offset);
@@ -259,17 +284,19 @@ EXPORT void *mmap64(void *at, size_t length, int protection, int flags, int fd, 
 
 EXPORT int close(int fd)
 {
-	if (is_ours(fd)) {
-		struct uv_context *context = contexts[fd];
+	struct uv_context *context = context_of(fd);
+	int rc;
 
+	if (is_ours(fd)) {
 		contexts[fd] = NULL;
 		dv_guard_shut(&ours[fd]);
-		if (context)
-			uv_context_close(context);
-		else
+		if (!context)
 			uv_channel_close(fd);
 	}
-	return (int)syscall(SYS_close, fd);
+	rc = (int)syscall(SYS_close, fd);
+	if (context && !uv_share_left(context))
+		uv_context_close(context);
+	return rc;
 }
 
 /*

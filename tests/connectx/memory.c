@@ -5,6 +5,7 @@
  * that contradict each other. Run by program threads, under uv_lock.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,12 +16,6 @@
 #include "tests/connectx/uverbs.h"
 
 #define PAGE 4096ull
-
-struct uv_mr {
-	struct uv_object object;
-	struct dv_mr mr;
-	uint64_t locked;
-};
 
 /*
  * Access bits that are accepted; a device may ignore the optional ones, such as relaxed ordering.
@@ -103,13 +98,45 @@ static int register_bytes(struct uv_context *context, const struct ib_uverbs_reg
 	return rc;
 }
 
-int uv_reg_mr(struct uv_context *context, struct uv_command *command)
+/* What a kernel checks of the memory of the calling process. *ret_bytes: what is pinned. */
+static int own_memory_check(
+	const struct uv_context *context, const struct ib_uverbs_reg_mr *in, uint64_t *ret_bytes)
 {
-	const struct ib_uverbs_reg_mr *in = command->core_in;
-	struct ib_uverbs_reg_mr_resp core;
-	uint64_t first, bytes;
-	struct uv_mr *mr;
-	unsigned access;
+	uint64_t first = in->start / PAGE * PAGE;
+
+	*ret_bytes = (in->start + in->length - first + PAGE - 1) / PAGE * PAGE;
+	if (lock_check(context, *ret_bytes))
+		return ENOMEM;
+	return mapped(first, *ret_bytes) ? 0 : EFAULT;
+}
+
+int uv_reg_mr_check(struct ib_uverbs_ioctl_hdr *header)
+{
+	static const struct uv_context none; /* what other registrations pinned is not counted */
+	const struct ib_uverbs_reg_mr *in = NULL;
+	uint64_t command = 0, bytes;
+
+	for (unsigned i = 0; i < header->num_attrs; i++) {
+		const struct ib_uverbs_attr *attr = &header->attrs[i];
+
+		if (attr->attr_id == UVERBS_ATTR_WRITE_CMD)
+			command = attr->data;
+		else if (attr->attr_id == UVERBS_ATTR_CORE_IN && attr->len >= sizeof(*in))
+			in = (void *)(uintptr_t)attr->data;
+	}
+	if (header->object_id != UVERBS_OBJECT_DEVICE ||
+		header->method_id != UVERBS_METHOD_INVOKE_WRITE ||
+		command != IB_USER_VERBS_CMD_REG_MR || !in)
+		return 0;
+	return own_memory_check(&none, in, &bytes);
+}
+
+/*
+ * The region of memory of another process has no rights for peers: they look for it in this one.
+ */
+static int reg_mr_check(struct uv_context *context, const struct uv_command *command,
+	const struct ib_uverbs_reg_mr *in, unsigned *ret_access, uint64_t *ret_bytes)
+{
 	int rc;
 
 	if (command->core_in_bytes < sizeof(*in) || !in->length ||
@@ -120,29 +147,57 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 		/* the device knows an MR only by the program's address and supports no other
 		 * iova */
 		return EOPNOTSUPP;
-	rc = access_of(in->access_flags, &access);
-	first = in->start / PAGE * PAGE;
-	bytes = (in->start + in->length - first + PAGE - 1) / PAGE * PAGE;
-	rc = rc ? rc : lock_check(context, bytes);
+	rc = access_of(in->access_flags, ret_access);
+	if (rc || context->memory < 0)
+		return rc ? rc : own_memory_check(context, in, ret_bytes);
+	return *ret_access & (DV_REMOTE_READ | DV_REMOTE_WRITE) ? EOPNOTSUPP : 0;
+}
+
+int uv_reg_mr(struct uv_context *context, struct uv_command *command)
+{
+	const struct ib_uverbs_reg_mr *in = command->core_in;
+	struct ib_uverbs_reg_mr_resp core;
+	uint64_t bytes = 0;
+	struct uv_mr *mr;
+	unsigned access;
+	int rc = reg_mr_check(context, command, in, &access, &bytes);
+
 	if (rc)
 		return rc;
-	if (!mapped(first, bytes))
-		return EFAULT;
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return ENOMEM;
-	rc = register_bytes(context, in, access, &mr->mr);
+	mr->memory = -1;
+	if (context->memory >= 0)
+		mr->memory = fcntl(context->memory, F_DUPFD_CLOEXEC, 3);
+	rc = context->memory >= 0 && mr->memory < 0 ? EMFILE
+						    : register_bytes(context, in, access, &mr->mr);
 	if (rc) {
+		if (mr->memory >= 0)
+			close(mr->memory);
 		free(mr);
 		return rc;
 	}
+	mr->pd = in->pd_handle;
 	mr->locked = bytes;
 	context->locked += bytes;
 	uv_object_add(context, &mr->object, UV_MR);
+	soft_lock(context->device->nic);
+	((struct soft_mr *)mr->mr.handle)->foreign = mr;
+	soft_unlock(context->device->nic);
 	core = (struct ib_uverbs_reg_mr_resp){
 		.mr_handle = mr->object.handle, .lkey = mr->mr.lkey, .rkey = mr->mr.rkey};
 	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
 	return 0;
+}
+
+bool uv_mr_of(const struct dv_qp *qp, uint32_t key, const struct uv_mr **ret_mr)
+{
+	const struct uv_mr *mr = qp->nic->mrs[(key >> 8) % SOFT_MRS_MAX].foreign;
+	const struct uv_qp *uq = qp->foreign;
+
+	*ret_mr = mr;
+	return mr && mr->object.context == uq->object.context && mr->pd == uq->pd;
 }
 
 void uv_mr_free(struct uv_object *object)
@@ -150,6 +205,8 @@ void uv_mr_free(struct uv_object *object)
 	struct uv_mr *mr = (void *)object;
 
 	soft_mr_deregister(object->context->device->nic, &mr->mr);
+	if (mr->memory >= 0)
+		close(mr->memory);
 	object->context->locked -= mr->locked;
 	uv_object_remove(object);
 	free(mr);

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include "tests/connectx/uverbs.h"
 #include "dv/soft/check.h"
@@ -20,9 +21,11 @@
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
 {
 	bool write = op->opcode == MLX5_OPCODE_RDMA_READ;
+	const struct uv_mr *mr;
 
 	for (unsigned i = 0; i < op->sges; i++)
-		if (!(op->inlined & 1u << i) && !soft_mr_local(qp->nic, &op->sge[i], write))
+		if (!(op->inlined & 1u << i) && (!soft_mr_local(qp->nic, &op->sge[i], write) ||
+							!uv_mr_of(qp, op->sge[i].lkey, &mr)))
 			return false;
 	return true;
 }
@@ -199,6 +202,73 @@ static enum soft_result copy_mapped(
 	return outcome(qp, op, 0);
 }
 
+/* ---- memory that another process has registered ---------------------------------------------- */
+
+/* Whether a segment of the WQE is in memory of another process. */
+static bool crosses(const struct dv_qp *qp, const struct soft_op *op)
+{
+	const struct uv_mr *mr;
+
+	for (unsigned i = 0; i < op->sges; i++)
+		if (!(op->inlined & 1u << i) && uv_mr_of(qp, op->sge[i].lkey, &mr) &&
+			mr->memory >= 0)
+			return true;
+	return false;
+}
+
+/*
+ * Moves one piece between `bytes` and a segment. The memory of a process that has ended, or that it
+ * has unmapped, is pinned on a real host and used no more: here the bytes are lost.
+ */
+static void piece_move(const struct dv_qp *qp, const struct soft_op *op, unsigned sge,
+	uint64_t address, uint8_t *bytes, uint64_t count)
+{
+	bool read = op->opcode == MLX5_OPCODE_RDMA_READ;
+	const struct uv_mr *mr = NULL;
+	uint8_t *at = (uint8_t *)(uintptr_t)address;
+
+	if (!(op->inlined & 1u << sge))
+		(void)uv_mr_of(qp, op->sge[sge].lkey, &mr);
+	if (!mr || mr->memory < 0)
+		soft_copy(read ? at : bytes, read ? bytes : at, count);
+	else if (read)
+		(void)!pwrite(mr->memory, bytes, count, (off_t)address);
+	else
+		(void)!pread(mr->memory, bytes, count, (off_t)address);
+}
+
+/* Moves a WQE's payload, of which a part is in memory of another process, through a buffer. */
+static enum soft_result copy_across(
+	struct dv_qp *qp, struct soft_op *op, uint64_t remote, uint64_t from, uint64_t count)
+{
+	static _Thread_local uint8_t buffer[1u << 17];
+	bool write = op->opcode != MLX5_OPCODE_RDMA_READ;
+	int pid = peer_pid(qp->foreign, qp->peer), rc = 0;
+
+	for (unsigned i = 0; i < op->sges && count && !rc; i++) {
+		uint64_t skip = from < op->sge[i].bytes ? from : op->sge[i].bytes;
+		uint64_t at = op->sge[i].address + skip, left = op->sge[i].bytes - skip;
+
+		from -= skip;
+		left = left < count ? left : count;
+		count -= left;
+		while (left && !rc) {
+			uint64_t n = left < sizeof(buffer) ? left : sizeof(buffer);
+			struct iovec iov = {buffer, n};
+
+			if (write)
+				piece_move(qp, op, i, at, buffer, n);
+			rc = copy(pid, &iov, 1, remote, n, write);
+			if (!rc && !write)
+				piece_move(qp, op, i, at, buffer, n);
+			at += n;
+			remote += n;
+			left -= n;
+		}
+	}
+	return outcome(qp, op, rc);
+}
+
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
@@ -223,6 +293,9 @@ enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, ui
 		return result;
 	if (op->opcode == MLX5_OPCODE_RDMA_READ && op->total > uv_device_of(qp->nic)->move_max)
 		return move_gathered(qp) ? outcome(qp, op, 0) : SOFT_RETRY;
+	if (crosses(qp, op))
+		return move_gathered(qp) ? copy_across(qp, op, ask.address + from, from, count)
+					 : SOFT_RETRY;
 	if (mr.file && soft_shm_place(qp, &ask, &mr, &at) == SOFT_DONE)
 		return copy_mapped(qp, op, at + from, from, count);
 	if (gathers(qp, op, count) && has_room(batch, op)) {

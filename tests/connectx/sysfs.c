@@ -164,7 +164,7 @@ static void put_device(const char *base, const struct uv_device *device)
 	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", base, device->index);
 	put(at, "ibdev", "mlx5_%u\n", device->index);
 	/* the number of /dev/null as that of the device node, see interpose.c */
-	put(at, "dev", "1:3\n");
+	put(at, "dev", "%u:%u\n", major(UV_RDEV(device->index)), minor(UV_RDEV(device->index)));
 	put(at, "abi_version", "1\n");
 	put_pci(base, device);
 	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);

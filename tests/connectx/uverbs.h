@@ -9,15 +9,19 @@
  *   dispatch.c   one ioctl -> one command
  *   context.c    contexts, device and port attributes, PDs     uar.c    doorbell pages
  *   memory.c shared.c  MRs    cq.c    qp.c    state.c          event.c  channels, async events
+ *   share.c      command descriptors in other processes
  *   device.c     the NIC of a port, its thread; the hooks of dv/soft
  *   decode.c move.c                                            how the hooks execute WQEs
  *   message.c                                                  what tests send to a port
  *
- * Threads: the program's threads, in their system calls; one thread per NIC. nic->lock guards the
+ * Threads: the program's threads, in their system calls; one thread per NIC, and one per context
+ * for the commands of other processes. nic->lock guards the
  * state of a NIC, uv_lock that of the process (contexts, file descriptors). uv_lock is taken first.
  */
 #ifndef DV_SOFT_UVERBS_H
 #define DV_SOFT_UVERBS_H
+
+#include <sys/sysmacros.h>
 
 #include <infiniband/mlx5dv.h>
 #include <rdma/ib_user_verbs.h>
@@ -28,6 +32,8 @@
 #include "dv/soft/soft.h"
 
 #define UV_DEVICES_MAX 16u
+/* number of the device's node, as in sysfs */
+#define UV_RDEV(index) makedev(231, 192u + (unsigned)(index))
 #define UV_GIDS 4u       /* GIDs of a port: link-local and IPv4-mapped, each as RoCE v1 and v2 */
 #define UV_UARS_MAX 256u /* doorbell pages of one context, at most */
 #define UV_SQ_DEPTH_MAX 32768u
@@ -147,7 +153,23 @@ struct uv_context {
 	struct uv_object *objects;
 	uint32_t life; /* of the device when it was opened */
 	uint32_t handle_last, page_last;
-	uint64_t locked; /* bytes of registered pages, which count against RLIMIT_MEMLOCK */
+	uint64_t locked;         /* bytes of registered pages, which count against RLIMIT_MEMLOCK */
+	struct uv_context *next; /* in uv_contexts */
+	unsigned id;             /* in the name of its descriptor, see share.c */
+	int server_fd;
+	pthread_t server;
+	bool left;  /* the program has closed its descriptor, and there are copies of it */
+	bool ended; /* there are none */
+	/* /proc/PID/mem of the process whose command is executed; -1: it is this one */
+	int memory;
+};
+
+struct uv_mr {
+	struct uv_object object;
+	struct dv_mr mr;
+	uint32_t pd;
+	uint64_t locked;
+	int memory; /* /proc/PID/mem of the process that registered it; -1: it was this one */
 };
 
 /*
@@ -214,15 +236,35 @@ uint16_t uv_gid_number(const uint8_t gid[16]);
 void uv_name(uint16_t number, uint8_t ret_name[16]);
 
 /* dispatch.c: uv_ioctl() returns 0 or a positive errno */
-int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header);
+int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header, int memory);
+/* in the process that imports a context: answers with a descriptor for its events */
+int uv_events_open(struct ib_uverbs_ioctl_hdr *header);
 struct uv_object *uv_object_find(struct uv_context *context, uint32_t handle, enum uv_kind kind);
 void uv_object_add(struct uv_context *context, struct uv_object *object, enum uv_kind kind);
 void uv_object_remove(struct uv_object *object);
 
+/* share.c */
+/* Makes the context's command descriptor, and starts to serve its copies. -1: errno says why. */
+int uv_share_open(struct uv_context *context);
+/*
+ * The program has closed its descriptor. True: other copies of it are left, and the context is
+ * freed with the last one; else the caller frees it.
+ */
+bool uv_share_left(struct uv_context *context);
+/* Index of the device of a command descriptor, of any process; -1: it is not one. */
+int uv_share_index(int fd);
+/* The context of this process that a copy of a command descriptor belongs to; NULL: none. */
+struct uv_context *uv_share_find(int fd);
+/* Executes a command of this process on a device of another one. Returns as uv_ioctl(). */
+int uv_share_ioctl(int fd, struct ib_uverbs_ioctl_hdr *header);
+
 /* context.c */
-struct uv_context *uv_context_open(unsigned index, int fd);
+extern struct uv_context *uv_contexts; /* of this process; under uv_lock */
+struct uv_context *uv_context_open(unsigned index);
 void uv_context_close(struct uv_context *context);
 int uv_get_context(struct uv_context *context, struct uv_command *command);
+/* what libmlx5 gets of a context that it opens or imports */
+struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(void);
 int uv_query_device(struct uv_context *context, struct uv_command *command);
 int uv_query_port(struct uv_context *context, struct uv_command *command);
 int uv_alloc_pd(struct uv_context *context, struct uv_command *command);
@@ -243,6 +285,10 @@ void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 int uv_reg_mr(struct uv_context *context, struct uv_command *command);
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
 void uv_mr_free(struct uv_object *object);
+/* In the process that registers memory with a device of another one. Returns 0 or an errno. */
+int uv_reg_mr_check(struct ib_uverbs_ioctl_hdr *header);
+/* Whether the key is one of a region of the queue pair's domain; *ret_mr: the region. */
+bool uv_mr_of(const struct dv_qp *qp, uint32_t key, const struct uv_mr **ret_mr);
 
 /*
  * shared.c: returns a descriptor of the memfd that holds the range, which the caller closes; -1:

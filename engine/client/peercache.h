@@ -364,6 +364,23 @@ PC_API int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pa
  */
 PC_API bool pc_poll(struct pc_batch *batch);
 /*
+ * A descriptor for poll(), epoll and event loops, for a thread that does not want to wait in a
+ * call. It is readable while a batch of the channel is done or can move on: an answer has come, a
+ * deadline has passed, the engine is gone. It may be readable without a reason, and is not while no
+ * batch is in flight. Each time that it is, call pc_poll() for the batches. Any thread may wait for
+ * it; it is not to be read, written or closed. pc_channel_close() makes it readable and closes it.
+ *
+ * Returns the descriptor, the same one each time, or a negative errno: -EMFILE or -ENFILE: no more
+ * descriptors (it needs two, and one in the process). -ENOTCONN: in a child of fork(). Channels
+ * without one pay nothing for it.
+ *
+ *   struct pollfd p = {.fd = pc_channel_fd(ch), .events = POLLIN};
+ *   pc_submit_get(ch, pages, 128, 1000, results, &batch);
+ *   while (!pc_poll(batch))
+ *           poll(&p, 1, -1);                              ... or serve other descriptors, too
+ */
+PC_API int pc_channel_fd(struct pc_channel *channel);
+/*
  * Waits until the batch is done, which is at its deadline or earlier except as described at the top
  * of this file, and frees it.
  */

@@ -222,11 +222,13 @@ void batch_free(struct pc_batch *b)
 		ch->last = before;
 	if (ch->spares == SPARE_BATCHES_MAX || (ch->spares && b->capacity > SPARE_PAGES_MAX)) {
 		free(b);
-		return;
+	} else {
+		b->next = ch->spare;
+		ch->spare = b;
+		ch->spares++;
 	}
-	b->next = ch->spare;
-	ch->spare = b;
-	ch->spares++;
+	if (unlikely(ch->descriptor >= 0))
+		channel_arm(ch);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -454,6 +456,8 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 	} else {
 		batch_gone(b);
 	}
+	if (unlikely(ch->descriptor >= 0))
+		channel_arm(ch);
 	*ret_batch = b;
 	return 0;
 }
@@ -464,6 +468,8 @@ bool pc_poll(struct pc_batch *b)
 		return true;
 	if (b->left)
 		channel_step(b->channel);
+	if (b->left && unlikely(b->channel->descriptor >= 0))
+		channel_arm(b->channel);
 	if (b->left)
 		return false;
 	batch_free(b);

@@ -47,11 +47,18 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
  * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
  */
 void channel_lost(struct pc_channel *ch);
+/*
+ * For a channel with a descriptor, whenever the caller gets control: the descriptor becomes
+ * readable when a batch of the channel is done or can move on.
+ */
+void channel_arm(struct pc_channel *ch);
 /* Prints a line: this thread waits for the engine to end READs into the caller's memory. */
 void channel_tell_wait(const struct pc_channel *ch);
 
 /* ---- wait.c ---------------------------------------------------------------------------------- */
 
+/* True if an answer of the engine waits in a ring. */
+bool wait_answered(struct pc_channel *ch);
 /*
  * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until
  * `until_ns`.

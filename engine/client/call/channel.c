@@ -258,6 +258,72 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 	return channel_adopt(ch);
 }
 
+/* ---- the descriptor -------------------------------------------------------------------------- */
+
+/* Listens for answers. False: some are here; as before a sleep, see wait.c. */
+static bool channel_listen(struct pc_channel *ch)
+{
+	if (!channel_wake_clear(ch))
+		ch->looked_ns = 0; /* the next step looks at the session's socket */
+	if (unlikely(ch->ctl_napped))
+		submit_ctl_hurry(ch);
+	descriptor_listen(ch);
+	shm_store(&ch->header->client_waits, 1);
+	shm_fence_sleep();
+	if (!wait_answered(ch))
+		return true;
+	shm_store(&ch->header->client_waits, 0);
+	return false;
+}
+
+static bool channel_any_done(const struct pc_channel *ch)
+{
+	for (const struct pc_batch *b = ch->first; b; b = b->next)
+		if (!b->left)
+			return true;
+	return false;
+}
+
+void channel_arm(struct pc_channel *ch)
+{
+	uint64_t at_ns = DESCRIPTOR_NOW;
+	bool listens = false;
+
+	if (ch->pc->inherited)
+		return;
+	while (ch->session && ch->first && !channel_any_done(ch)) {
+		listens = channel_listen(ch);
+		if (listens || !channel_step(ch))
+			break;
+	}
+	if (!ch->first) {
+		descriptor_mute(ch);
+		at_ns = DESCRIPTOR_IDLE;
+	} else if (listens) {
+		at_ns = ch->now_ns + SLEEP_NS_MAX;
+		if (ch->due_ns < at_ns)
+			at_ns = ch->due_ns;
+	}
+	descriptor_wake_at(ch, at_ns, ch->now_ns);
+}
+
+int pc_channel_fd(struct pc_channel *ch)
+{
+	int rc = 0;
+
+	error_clear();
+	if (!ch)
+		return error_set(-EINVAL, "pc_channel_fd() needs a channel");
+	if (ch->pc->inherited)
+		return pc_no_session(ch->pc);
+	if (ch->descriptor < 0)
+		rc = descriptor_open(ch);
+	if (rc)
+		return rc;
+	channel_arm(ch);
+	return ch->descriptor;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 /* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
@@ -308,7 +374,7 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 	ch->pc = pc;
 	verify_open(ch);
 	ch->name_space = pc->name_space;
-	ch->wake = -1;
+	ch->wake = ch->descriptor = ch->timer = -1;
 	ch->memory_changes = UINT32_MAX;
 	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
@@ -366,6 +432,7 @@ void pc_channel_close(struct pc_channel *ch)
 {
 	if (!ch)
 		return;
+	descriptor_close(ch);
 	if (ch->session || channel_adopt(ch))
 		channel_close_attached(ch);
 	channel_end_batches(ch);

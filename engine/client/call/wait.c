@@ -35,7 +35,6 @@
 /* assumed copy speed of the rails: backlog / this many ns is added to YIELD_NS */
 #define YIELD_BYTES_PER_NS 8u
 #define YIELD_NS_MAX 1000000u
-#define SLEEP_NS_MAX 100000000ull
 /* a yield that takes longer has cost more than a sleep: a busy thread ran on this core */
 #define CROWDED_NS 100000u
 /* number of waits that sleep at once after a long yield; the next one spins and yields again */
@@ -49,7 +48,7 @@ static bool wait_all_done(const struct pc_channel *ch)
 	return true;
 }
 
-static bool wait_answered(struct pc_channel *ch)
+bool wait_answered(struct pc_channel *ch)
 {
 	for (uint32_t r = 0; r < ch->rails; r++)
 		if (ring_ready_now(&ch->rail[r].done))

@@ -107,6 +107,7 @@ int channel_map(struct pc_channel *ch, struct client_session *session, struct se
 
 void channel_unmap(struct pc_channel *ch)
 {
+	descriptor_mute(ch);
 	munmap(ch->segment, ch->layout.bytes);
 	close(ch->wake);
 	ch->segment = NULL;
@@ -118,6 +119,7 @@ void channel_unmap(struct pc_channel *ch)
 
 void channel_inherited(struct pc_channel *ch)
 {
+	ch->listens = false;
 	if (ch->session)
 		channel_unmap(ch);
 	ch->session = NULL;

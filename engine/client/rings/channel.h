@@ -171,6 +171,11 @@ struct pc_channel {
 	uint32_t asked_lost; /* batches that found no room there since the last one that did */
 	struct pc_counts counts_told; /* the part of `counts` that is in the statistics */
 	struct pc_channel *next;      /* in the list of open channels, under pc->lock */
+
+	/* descriptor.c: pc_channel_fd() and its timer; -1: none was requested */
+	int descriptor, timer;
+	uint64_t timer_ns; /* time that the timer has; DESCRIPTOR_IDLE: none */
+	bool listens;      /* the descriptor listens to the wake socket */
 };
 
 struct session_call;
@@ -187,6 +192,22 @@ void channel_unmap(struct pc_channel *ch);
  * next step.
  */
 void channel_inherited(struct pc_channel *ch);
+
+/* ---- the descriptor of a channel: descriptor.c ----------------------------------------------- */
+
+#define DESCRIPTOR_IDLE UINT64_MAX /* in 585 years */
+#define DESCRIPTOR_NOW 1u          /* a time, ns: in the past */
+
+/* Makes ch->descriptor. Returns 0 or -errno. */
+int descriptor_open(struct pc_channel *ch);
+/* Makes it readable, which ends waits for it, and closes it, if there is one. */
+void descriptor_close(struct pc_channel *ch);
+/* The descriptor becomes readable when the engine wakes the channel or ends. */
+void descriptor_listen(struct pc_channel *ch);
+/* It does not any more. Called before the channel leaves its session. */
+void descriptor_mute(struct pc_channel *ch);
+/* It becomes readable at this time or earlier; DESCRIPTOR_IDLE: at no time. */
+void descriptor_wake_at(struct pc_channel *ch, uint64_t at_ns, uint64_t now_ns);
 
 static inline uint32_t channel_now_ms(const struct pc_channel *ch)
 {

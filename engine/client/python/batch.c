@@ -30,6 +30,7 @@ struct call {
 	unsigned timeout_ms;    /* of the whole call, with all that it opens and all its batches */
 	uint64_t end_ms;        /* the deadline that follows from it */
 	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
+	int results;  /* nonzero: the answer names each page's result; an int as above */
 	bool leading; /* only the leading hits count: no batch after one with another result */
 	size_t done;  /* number of leading pages whose result is in lane->result */
 };
@@ -268,15 +269,18 @@ static void run(struct call *c)
 
 /* ---- into Python ---------------------------------------------------------------------------- */
 
-/* List of bool, one per key: True for PC_HIT. */
+/* List of bool, one per key: True for PC_HIT; or of int, the results. */
 static PyObject *hits(const struct call *c)
 {
 	PyObject *list = PyList_New((Py_ssize_t)c->pages);
 
 	for (size_t i = 0; list && i < c->pages; i++) {
-		bool hit = i < c->done && c->lane->result[i] == PC_HIT;
+		/* what did not reach the library */
+		enum pc_result result = i < c->done ? c->lane->result[i] : PC_GONE;
+		PyObject *answer = c->results ? PyLong_FromLong((long)result)
+					      : PyBool_FromLong(result == PC_HIT);
 
-		if (PyList_SetItem(list, (Py_ssize_t)i, PyBool_FromLong(hit))) {
+		if (!answer || PyList_SetItem(list, (Py_ssize_t)i, answer)) {
 			Py_DECREF(list);
 			return NULL;
 		}
@@ -353,8 +357,7 @@ static bool begin(struct call *c, enum purpose purpose)
 static PyObject *call(
 	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
 {
-	enum purpose purpose =
-		c->verb == VERB_SET || c->verb == VERB_REMOVE ? PURPOSE_WRITE : PURPOSE_READ;
+	enum purpose purpose = c->verb == VERB_SET ? PURPOSE_WRITE : PURPOSE_READ;
 	PyObject *result = NULL;
 	bool begun;
 
@@ -389,8 +392,8 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	struct call c = {.session = (struct py_session *)self, .verb = verb};
 	PyObject *keys, *ptrs, *sizes, *result = NULL;
 
-	if (!PyArg_ParseTuple(
-		    args, "sOOOI|p", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms, &c.staged))
+	if (!PyArg_ParseTuple(args, "sOOOI|pp", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms,
+		    &c.staged, &c.results))
 		return NULL;
 	c.keys = keys_of(keys);
 	ptrs = c.keys ? PySequence_Tuple(ptrs) : NULL;
@@ -414,7 +417,7 @@ static PyObject *look(
 		.session = (struct py_session *)self, .verb = verb, .leading = answer == prefix};
 	PyObject *keys, *result;
 
-	if (!PyArg_ParseTuple(args, "sOI", &c.name_space, &keys, &c.timeout_ms))
+	if (!PyArg_ParseTuple(args, "sOI|p", &c.name_space, &keys, &c.timeout_ms, &c.results))
 		return NULL;
 	c.keys = keys_of(keys);
 	if (!c.keys)
@@ -459,12 +462,13 @@ PyObject *session_clear(PyObject *self, PyObject *args)
 {
 	struct py_session *session = (struct py_session *)self;
 	unsigned timeout_ms;
+	int cluster = 0;
 	const char *group;
 	struct lane *lane;
 	uint64_t pages = 0, end_ms;
 	int rc;
 
-	if (!PyArg_ParseTuple(args, "zI", &group, &timeout_ms))
+	if (!PyArg_ParseTuple(args, "zI|p", &group, &timeout_ms, &cluster))
 		return NULL;
 	session_enter(session);
 	if (session->inherited)
@@ -473,6 +477,8 @@ PyObject *session_clear(PyObject *self, PyObject *args)
 	rc = lane_take(session, PURPOSE_WRITE, end_ms, &lane);
 	if (lane) {
 		rc = pc_clear(lane->channel, group, rest_ms(end_ms), &pages);
+		if (!rc && cluster)
+			rc = pc_clear_cluster(lane->channel, group, rest_ms(end_ms), NULL);
 		lane_give(session, PURPOSE_WRITE, lane);
 	}
 	Py_END_ALLOW_THREADS if (rc == LANE_CLOSED) return session_raise_closed();

@@ -437,15 +437,15 @@ static PyMethodDef
 			{"get_sized", batch_get_sized,
 				METH_VARARGS, "get_sized(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of int, one per key: n > 0: the page, of n bytes, is in its segments, from their start; 0: no page; n < 0: the page is longer than its segments, -n bytes. Arguments as in get()."},
 			{"set", batch_set, METH_VARARGS,
-				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread."},
+				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page."},
 			{"exists", batch_exists, METH_VARARGS,
 				"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
 			{"prefix", batch_prefix, METH_VARARGS,
 				"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 			{"remove", batch_remove, METH_VARARGS,
-				"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
+				"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
 			{"clear", session_clear, METH_VARARGS,
-				"clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
+				"clear(group, timeout_ms, cluster=False) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. cluster: then also from all other hosts, whose keys are not counted. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
 			{NULL, NULL, 0, NULL},
 };
 

@@ -43,8 +43,8 @@ struct told {
 #define STAGE_BYTES (64u << 20)
 
 /*
- * Purpose of a call: get and exists read, set and remove write. Calls of one purpose share lanes,
- * so that a get uses the locations that an exists left in the cache of the lane's channel.
+ * Purpose of a call: set writes, others read. Calls of one purpose share lanes, so that a get uses
+ * the locations that an exists left in the cache of the lane's channel, and remove drops them.
  */
 enum purpose { PURPOSE_READ, PURPOSE_WRITE, PURPOSES };
 

@@ -125,7 +125,8 @@ class Installed(unittest.TestCase):
                    and "-packages/peercache/" in path]
         if package:
             expected += [self.path("bindir", name)
-                         for name in ("peercache-meta", "peercache-storage-server")]
+                         for name in ("peercache-as-mooncake", "peercache-meta",
+                                      "peercache-storage-server")]
         self.assertEqual(sorted(set(found) - set(package)), sorted(expected))
         if package:  # the build has Python's headers
             sources = glob.glob("**/*.py", recursive=True, root_dir=os.path.join(

@@ -10,3 +10,17 @@ def become() -> None:
     os.environ.setdefault("PEERCACHE_PYTHON", sys.executable)  # peercache-bench runs the package
     programs = os.path.join(os.path.dirname(__file__), "bin")
     os.execv(os.path.join(programs, os.path.basename(sys.argv[0])), sys.argv)
+
+
+def as_mooncake() -> None:
+    """Becomes a command, in whose Python mooncake.store is that of this package."""
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        sys.exit("usage: peercache-as-mooncake COMMAND ...\n"
+                 "Runs COMMAND with a package mooncake, whose store is PeerCache, first on "
+                 "PYTHONPATH.")
+    first = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_mooncake")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (first, os.environ.get("PYTHONPATH"))))
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"peercache-as-mooncake: cannot run {sys.argv[1]!r}: {error.strerror}")

@@ -15,15 +15,12 @@ namespace of their own. The configuration decides in which of the two namespaces
 looks up the keys.
 """
 
-import functools
 import importlib.metadata
 import logging
 import os
 import re
 import sys
-import threading
 import time
-import weakref
 from typing import Any, Callable, Optional, Sequence
 
 # Only this name exists in every version of the module, so it is imported alone.
@@ -37,7 +34,7 @@ except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
 from peercache import config as configuration
 from peercache import hits
 from peercache import keys as names
-from peercache.launch import Attachment
+from peercache.guard import Guarded, guarded
 from peercache._peercache import SEGMENTS_MAX
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
@@ -52,36 +49,6 @@ CLEAR_MS = 120000  # deadline of clear()
 # a pool.
 PAGE_BYTES_MAX, PAGES_IN_POOL = 64 << 20, 32
 V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
-
-
-def guarded(otherwise: Callable[..., Any]) -> Callable:
-    """Decorator for a method that must not raise.
-
-    It counts and logs an exception of the method and returns otherwise(arguments) instead. It logs
-    what came of pages that are neither hits nor misses. It also checks around each call whether the
-    engine was lost or is back, and logs that once.
-    """
-    def wrap(method: Callable) -> Callable:
-        @functools.wraps(method)
-        def call(self: "PeerCacheStore", *args: Any, **kwargs: Any) -> Any:
-            attachment = self._attachment
-            if attachment:
-                attachment.look()
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:  # pylint: disable=broad-except
-                self._failed(method.__name__, error)
-            finally:
-                if attachment and attachment.lost_at is not None:
-                    attachment.look()  # the call may have attached again
-                self._tell_failures()
-            try:
-                return otherwise(*args, **kwargs)
-            except Exception as error:  # pylint: disable=broad-except
-                self._failed(method.__name__, error)
-                return otherwise(())
-        return call
-    return wrap
 
 
 def none_of(keys: Sequence = (), *_args: Any, **_kwargs: Any) -> list[bool]:
@@ -147,24 +114,7 @@ def one(value: Any) -> Optional[list]:
     return None if value is None else [value]
 
 
-def grew(before: int, now: int) -> bool:
-    """True if a number that grows has reached or passed one of 1, 2, 4, 8, ..."""
-    return now.bit_length() > before.bit_length()
-
-
-stores: weakref.WeakSet = weakref.WeakSet()  # of this process and, after a fork(), of its parent
-
-
-def after_fork() -> None:
-    """In a child of fork(): makes the inherited stores safe to call and to close."""
-    for store in list(stores):
-        store._after_fork()
-
-
-os.register_at_fork(after_in_child=after_fork)
-
-
-class PeerCacheStore(HiCacheStorage):
+class PeerCacheStore(Guarded, HiCacheStorage):
     """The L3 backend of one scheduler process.
 
     Threads: any thread may call any method at any time, also close(). A call runs in the calling
@@ -200,47 +150,15 @@ class PeerCacheStore(HiCacheStorage):
         self.storage_config = storage_config
         self.registered_pools: dict[str, Any] = {}
         self._pools: dict[str, Pool] = {}
-        self._lock = threading.Lock()
-        self._errors: dict[str, int] = {}
-        self._told: dict[str, int] = {}  # name of a result -> calls with it when it was looked at
         self._unknown_policies: set[str] = set()
         self._stats = Stats()
         self._v1 = self.config.interface_v1 and calls_v1()
-        self._attachment: Optional[Attachment] = Attachment(self.config)
-        self._session = self._attachment.session
+        self._attach(self.config)
         self._memory = Memory(self._session)
-        stores.add(self)
-
-    # ---- what went wrong ----------------------------------------------------------------------
-
-    def _failed(self, what: str, error: Exception) -> None:
-        """Counts an error of `what`, and logs the 1st, 2nd, 4th, 8th, ... of them."""
-        with self._lock:
-            count = self._errors[what] = self._errors.get(what, 0) + 1
-        if grew(count - 1, count):
-            logger.error("peercache: %s failed (%d so far), its pages are reported as "
-                         "misses: %s: %s", what, count, type(error).__name__, error,
-                         exc_info=count == 1)
-
-    def _tell_failures(self) -> None:
-        """Logs results that are neither hits nor misses, the 1st, 2nd, 4th, ... time of each.
-
-        A child of fork() logs once that the store is not its own.
-        """
-        for name, (pages, calls, text) in self._session.failures().items():
-            with self._lock:
-                told = self._told.get(name, 0)
-                self._told[name] = max(told, calls)
-            if grew(told, calls) and not (told and name == "inherited"):
-                logger.warning("peercache: %s: %d pages in %d calls so far are no hits: %s",
-                               name, pages, calls, text)
 
     def _after_fork(self) -> None:
-        """In a child of fork(): the threads that may have held these locks do not exist."""
-        self._lock = threading.Lock()
+        super()._after_fork()
         self._stats = Stats()
-        if self._attachment:
-            self._attachment.lock = threading.Lock()
 
     def counts(self) -> dict[str, Any]:
         """Counters since the store was made, for people and tests.
@@ -687,14 +605,3 @@ class PeerCacheStore(HiCacheStorage):
     def warmup(self) -> None:
         """Does nothing: the constructor has attached, and a thread's first call opens its channel.
         """
-
-    @guarded(nothing(None))
-    def close(self) -> None:
-        """Waits for running calls, detaches, and releases the engine that this store started.
-
-        May be called twice. Later calls report misses.
-        """
-        with self._lock:
-            attachment, self._attachment = self._attachment, None
-        if attachment:
-            attachment.close()

@@ -248,9 +248,10 @@ class Mooncake(harness.ClusterTest):
         s = self.store(arguments=[given])
         self.assertEqual((s.put(self.key("k"), bytes(1024)), s.put(self.key("l"), bytes(1025))),
                          (0, -600))
-        for wrong in ({"global_segment_size": "50%"}, {"local_hostname": ""}):
+        for wrong in ({**given, "global_segment_size": "50%"}, {"local_hostname": "localhost"}):
             with self.assertLogs("peercache", logging.ERROR):
-                self.assertEqual(MooncakeDistributedStore().setup({**given, **wrong}), -600)
+                self.assertEqual(MooncakeDistributedStore().setup(config=wrong), -600)
+        self.store(arguments=("host:1", "", 0, 1 << 20, "rdma", "", ""))  # vLLM's are empty
         with self.assertRaisesRegex(TypeError, "tenant"):
             MooncakeDistributedStore().setup(*SETUP, tenant="a")
         with mock.patch.dict(os.environ, {"PEERCACHE_EXTRA_CONFIG": '{"timeout_ms": 7}'}):

@@ -9,6 +9,7 @@ is. Exit status 77: PyPI does not answer or has no CPU build of torch. A release
 cannot run is a failure.
 """
 
+import json
 import os
 import re
 import signal
@@ -371,6 +372,24 @@ class Heads(Ranks):
                         self.counted(host)
 
 
+class Mooncake(Ranks):
+    """SGLang's backend `mooncake`: the class of Mooncake is that of PeerCache."""
+
+    def test_sglangs_own_test_of_its_backend_passes(self):
+        done = harness.run(
+            [environment.PYTHON, "-c", "import foreign, runpy\nforeign.install()\nrunpy.run_module("
+             "'sglang.srt.mem_cache.storage.mooncake_store.test_mooncake_store', run_name="
+             "'__main__')"], 300, capture_output=True, text=True, env={
+                **os.environ, "MOONCAKE_MASTER": "127.0.0.1:50051", "PYTHONPATH": os.pathsep.join(
+                    [hosts.PACKAGE + "/peercache/as_mooncake", hosts.PACKAGE, HERE, SGLANG]),
+                "PEERCACHE_EXTRA_CONFIG": json.dumps({
+                    "engine_socket": self.engines.sockets[0], "engine_start": False,
+                    "timeout_ms": 20000, "exists_timeout_ms": 20000})})
+        self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
+        self.assertIn("All tests passed", done.stderr)
+        self.assertIn("mooncake.store is PeerCache", done.stderr)
+
+
 def tearDownModule():
     Ranks.end()
 
@@ -380,7 +399,7 @@ def load_tests(loader, _tests, _pattern):
     classes = [Controllers]
     if version() > TREES:
         Controllers.DRIVER = "tree"
-        classes += [Trees, NewestTrees, Pools, Heads]
+        classes += [Trees, NewestTrees, Pools, Heads, Mooncake]
     else:
         Controllers.DRIVER = "controller"
         classes += [Trees] if version() == TREES else []

@@ -526,6 +526,8 @@ static void metrics_answer(
 		answer_alive(m, ret);
 	else if (!strcmp(path, "/readyz"))
 		answer_ready(m, ret);
+	else if (!strcmp(path, "/get_all_segments"))
+		answer_line(ret, 200, m->settings->engine_name);
 	else if (!m->settings->metrics_dashboard)
 		answer_line(ret, 404,
 			"not here; try /metrics /healthz /readyz; metrics.dashboard = no");

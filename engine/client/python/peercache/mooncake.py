@@ -221,13 +221,12 @@ class MooncakeDistributedStore(Guarded):
         The arguments are those of arguments(), or one dict with these names. May block for about
         two minutes. A store that is set up already stays as it is.
         """
-        values = dict(given[0] if given else named["config"]) \
-            if len(given) + len(named) == 1 and isinstance([*given, *named.values()][0], Mapping) \
-            else arguments(*given, **named)
+        whole = len(given) + len(named) == 1 and [*given, *named.values()][0]
+        values = dict(whole) if isinstance(whole, Mapping) else arguments(*given, **named)
         if self._attachment:
             return 0
         try:
-            missing = [name for name in NEEDED if not values.get(name)]
+            missing = [name for name in NEEDED if name not in values]
             if missing:
                 raise ValueError(f"setup() needs {' and '.join(missing)}")
             self._put_bytes_max = size_or_none(values.get("local_buffer_size", 16 << 20))

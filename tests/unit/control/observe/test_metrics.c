@@ -66,6 +66,8 @@ static void without_the_dashboard_only_metrics_and_probes_answer(void **state)
 	free(text);
 	line("/readyz", 200, "ready\n");
 	line("/healthz", 200, "ok\n");
+	snprintf(settings.engine_name, sizeof(settings.engine_name), "a name");
+	line("/get_all_segments", 200, "a name\n"); /* SGLang waits while the text is empty */
 	settings.metrics_dashboard = 1;
 }
 

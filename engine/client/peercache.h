@@ -368,7 +368,8 @@ PC_API bool pc_poll(struct pc_batch *batch);
  * call. It is readable while a batch of the channel is done or can move on: an answer has come, a
  * deadline has passed, the engine is gone. It may be readable without a reason, and is not while no
  * batch is in flight. Each time that it is, call pc_poll() for the batches. Any thread may wait for
- * it; it is not to be read, written or closed. pc_channel_close() makes it readable and closes it.
+ * it; it is not to be read, written or closed. pc_channel_close() makes it readable and closes it;
+ * a dup() of it stays readable.
  *
  * Returns the descriptor, the same one each time, or a negative errno: -EMFILE or -ENFILE: no more
  * descriptors (it needs two, and one in the process). -ENOTCONN: in a child of fork(). Channels

@@ -18,23 +18,6 @@
 
 #define SEGMENTS_ALL_MAX (1u << 26) /* exclusive upper limit of the segments of one call */
 
-enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_REMOVE };
-
-struct call {
-	struct py_session *session;
-	struct lane *lane;
-	enum verb verb;
-	const char *name_space;
-	PyObject *keys;         /* a tuple; this struct holds a reference */
-	size_t pages, segments; /* number of keys, and of segments, of the whole call */
-	unsigned timeout_ms;    /* of the whole call, with all that it opens and all its batches */
-	uint64_t end_ms;        /* the deadline that follows from it */
-	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
-	int results;  /* nonzero: the answer names each page's result; an int as above */
-	bool leading; /* only the leading hits count: no batch after one with another result */
-	size_t done;  /* number of leading pages whose result is in lane->result */
-};
-
 /* ---- out of Python -------------------------------------------------------------------------- */
 
 /* Fills the lane's pages with the keys. False: a Python exception is set. */
@@ -110,21 +93,32 @@ static bool shapes_fit(struct call *c, PyObject *ptrs, PyObject *sizes)
 
 /* ---- without the interpreter's lock --------------------------------------------------------- */
 
+int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_t count,
+	struct pc_batch **ret_batch)
+{
+	struct pc_channel *ch = c->lane->channel;
+	unsigned n = (unsigned)count, ms = rest_ms(c->end_ms);
+	enum pc_result *result = &c->lane->result[first];
+
+	switch (c->verb) {
+	case VERB_GET: return pc_submit_get(ch, pages, n, ms, result, ret_batch);
+	case VERB_GET_SIZED:
+		return pc_submit_get_sized(
+			ch, pages, n, ms, result, &c->lane->bytes[first], ret_batch);
+	case VERB_SET: return pc_submit_set(ch, pages, n, ms, result, ret_batch);
+	case VERB_EXISTS: return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
+	default: return pc_submit_remove(ch, pages, n, ms, result, ret_batch);
+	}
+}
+
 /* Calls the library for `count` pages. Returns its 0 or negative errno. */
 static int ask(struct call *c, const struct pc_page *pages, size_t first, size_t count)
 {
-	enum pc_result *result = &c->lane->result[first];
-	struct pc_channel *ch = c->lane->channel;
-	unsigned n = (unsigned)count, timeout_ms = rest_ms(c->end_ms);
+	struct pc_batch *batch = NULL;
+	int rc = call_submit(c, pages, first, count, &batch);
 
-	switch (c->verb) {
-	case VERB_GET: return pc_get(ch, pages, n, timeout_ms, result);
-	case VERB_GET_SIZED:
-		return pc_get_sized(ch, pages, n, timeout_ms, result, &c->lane->bytes[first]);
-	case VERB_SET: return pc_set(ch, pages, n, timeout_ms, result);
-	case VERB_EXISTS: return pc_exists(ch, pages, n, timeout_ms, result);
-	default: return pc_remove(ch, pages, n, timeout_ms, result);
-	}
+	pc_wait(batch);
+	return rc;
 }
 
 /* Length of a page; more than STAGE_BYTES also for one that the library will refuse. */
@@ -316,8 +310,7 @@ static PyObject *prefix(const struct call *c)
 	return PyLong_FromSize_t(n);
 }
 
-/* Sizes the lane's arrays for the call and fills them. False: a Python exception is set. */
-static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
+bool call_prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
 	size_t pages = c->pages, segments = c->segments;
 
@@ -337,7 +330,6 @@ static bool begin(struct call *c, enum purpose purpose)
 {
 	int rc;
 
-	c->end_ms = now_ms() + (c->timeout_ms ? c->timeout_ms : PC_TIMEOUT_MS_DEFAULT);
 	rc = lane_take(c->session, purpose, c->end_ms, &c->lane);
 	if (rc == 0)
 		return true;
@@ -354,13 +346,15 @@ static bool begin(struct call *c, enum purpose purpose)
  * Runs a call from the lane's choice to the Python result, which `answer` makes. Without a lane the
  * result is a miss for every key.
  */
-static PyObject *call(
-	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
+static PyObject *call(struct call *c, PyObject *ptrs, PyObject *sizes, answer_fn *answer)
 {
 	enum purpose purpose = c->verb == VERB_SET ? PURPOSE_WRITE : PURPOSE_READ;
 	PyObject *result = NULL;
 	bool begun;
 
+	c->end_ms = now_ms() + (c->timeout_ms ? c->timeout_ms : PC_TIMEOUT_MS_DEFAULT);
+	if (c->channel)
+		return channel_submit(c, ptrs, sizes, answer);
 	session_enter(c->session);
 	if (c->session->inherited && c->pages)
 		session_tell(c->session, OUTCOME_INHERITED, c->pages, "");
@@ -368,7 +362,7 @@ static PyObject *call(
 		return answer(c);
 	Py_BEGIN_ALLOW_THREADS begun = begin(c, purpose);
 	Py_END_ALLOW_THREADS if (!begun) return answer(c);
-	if (prepare(c, ptrs, sizes)) {
+	if (call_prepare(c, ptrs, sizes)) {
 		Py_BEGIN_ALLOW_THREADS run(c);
 		Py_END_ALLOW_THREADS result = answer(c);
 	}
@@ -387,9 +381,10 @@ static PyObject *keys_of(PyObject *keys)
 }
 
 /* get, get_sized and set: calls with segments. */
-static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
+static PyObject *move(
+	struct py_session *session, struct py_channel *channel, PyObject *args, enum verb verb)
 {
-	struct call c = {.session = (struct py_session *)self, .verb = verb};
+	struct call c = {.session = session, .channel = channel, .verb = verb};
 	PyObject *keys, *ptrs, *sizes, *result = NULL;
 
 	if (!PyArg_ParseTuple(args, "sOOOI|pp", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms,
@@ -410,11 +405,11 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 }
 
 /* exists, prefix and remove: calls without segments. */
-static PyObject *look(
-	PyObject *self, PyObject *args, enum verb verb, PyObject *(*answer)(const struct call *c))
+static PyObject *look(struct py_session *session, struct py_channel *channel, PyObject *args,
+	enum verb verb, answer_fn *answer)
 {
 	struct call c = {
-		.session = (struct py_session *)self, .verb = verb, .leading = answer == prefix};
+		.session = session, .channel = channel, .verb = verb, .leading = answer == prefix};
 	PyObject *keys, *result;
 
 	if (!PyArg_ParseTuple(args, "sOI|p", &c.name_space, &keys, &c.timeout_ms, &c.results))
@@ -428,34 +423,42 @@ static PyObject *look(
 	return result;
 }
 
+PyObject *call_of(
+	struct py_session *session, struct py_channel *channel, PyObject *args, enum verb verb)
+{
+	if (verb == VERB_EXISTS || verb == VERB_REMOVE)
+		return look(session, channel, args, verb, hits);
+	return move(session, channel, args, verb);
+}
+
 PyObject *batch_get(PyObject *self, PyObject *args)
 {
-	return move(self, args, VERB_GET);
+	return call_of((struct py_session *)self, NULL, args, VERB_GET);
 }
 
 PyObject *batch_get_sized(PyObject *self, PyObject *args)
 {
-	return move(self, args, VERB_GET_SIZED);
+	return call_of((struct py_session *)self, NULL, args, VERB_GET_SIZED);
 }
 
 PyObject *batch_set(PyObject *self, PyObject *args)
 {
-	return move(self, args, VERB_SET);
+	return call_of((struct py_session *)self, NULL, args, VERB_SET);
 }
 
 PyObject *batch_exists(PyObject *self, PyObject *args)
 {
-	return look(self, args, VERB_EXISTS, hits);
+	return call_of((struct py_session *)self, NULL, args, VERB_EXISTS);
 }
 
 PyObject *batch_prefix(PyObject *self, PyObject *args)
 {
-	return look(self, args, VERB_EXISTS, prefix);
+	return look((struct py_session *)self, NULL, args, VERB_EXISTS, prefix);
 }
 
 PyObject *batch_remove(PyObject *self, PyObject *args)
 {
-	return look(self, args, VERB_REMOVE, hits);
+	return call_of((struct py_session *)self, NULL, args, VERB_REMOVE);
 }
 
 PyObject *session_clear(PyObject *self, PyObject *args)

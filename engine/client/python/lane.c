@@ -27,15 +27,20 @@ void lane_counts(struct lane_counts *sum, const struct lane *lane)
 		to[i] += from[i];
 }
 
+void lane_free_arrays(struct lane *lane)
+{
+	free(lane->page);
+	free(lane->segment);
+	free(lane->result);
+	free(lane->bytes);
+}
+
 void lane_free(struct lane *lane)
 {
 	pc_channel_close(lane->channel);
 	/* pc_close(), which follows, frees the stage without a request that a stopped engine would
 	 * not answer */
-	free(lane->page);
-	free(lane->segment);
-	free(lane->result);
-	free(lane->bytes);
+	lane_free_arrays(lane);
 	free(lane);
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+PyTypeObject *session_type;
 static unsigned forks; /* number of forks above this process since the module was loaded */
 
 static void count_fork(void)
@@ -103,6 +104,10 @@ static void close_session(struct py_session *s)
 	while (pc && s->busy)
 		pthread_cond_wait(&s->idle, &s->lock);
 	lanes = pc ? take_lanes(s) : NULL;
+	if (pc && s->channels) {
+		s->ended = pc;
+		pc = NULL;
+	}
 	pthread_mutex_unlock(&s->lock);
 	while (lanes) {
 		struct lane *lane = lanes;
@@ -150,7 +155,7 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		return -1;
 	}
 	session_enter(s);
-	if (s->pc) {
+	if (s->pc || s->ended) {
 		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
 		return -1;
 	}
@@ -212,11 +217,7 @@ static PyObject *session_inherited(PyObject *self, PyObject *nothing)
 	return PyBool_FromLong(s->inherited);
 }
 
-/*
- * Returns s->pc for a call without a lane and counts the call as running, so that close() waits
- * until session_leave(). NULL: the session is closed, and ValueError is set.
- */
-static struct pc *hold(struct py_session *s)
+struct pc *session_hold(struct py_session *s)
 {
 	struct pc *pc;
 
@@ -233,7 +234,7 @@ static struct pc *hold(struct py_session *s)
 static PyObject *session_attached(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	struct pc *pc = hold(s);
+	struct pc *pc = session_hold(s);
 	bool attached;
 
 	(void)nothing;
@@ -249,7 +250,7 @@ static PyObject *session_attached(PyObject *self, PyObject *nothing)
 static PyObject *session_refusal(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	struct pc *pc = hold(s);
+	struct pc *pc = session_hold(s);
 	const char *text;
 
 	(void)nothing;
@@ -265,7 +266,7 @@ static PyObject *session_refusal(PyObject *self, PyObject *nothing)
 static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	struct pc *pc = hold(s);
+	struct pc *pc = session_hold(s);
 	uint64_t bytes;
 
 	(void)nothing;
@@ -279,7 +280,7 @@ static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
 static PyObject *session_report(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	struct pc *pc = hold(s);
+	struct pc *pc = session_hold(s);
 	char *json = NULL;
 	PyObject *text;
 	int rc;
@@ -304,7 +305,7 @@ static PyObject *session_register(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "KKi|K:register", &base, &bytes, &fd, &offset))
 		return NULL;
-	pc = hold(s);
+	pc = session_hold(s);
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc =
@@ -323,7 +324,7 @@ static PyObject *session_release(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "K:release", &base))
 		return NULL;
-	pc = hold(s);
+	pc = session_hold(s);
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_release(pc, (void *)(uintptr_t)base);
@@ -342,7 +343,7 @@ static PyObject *session_alloc(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "K:alloc", &bytes))
 		return NULL;
-	pc = hold(s);
+	pc = session_hold(s);
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_alloc(pc, bytes, &memory);
@@ -478,14 +479,17 @@ PyMODINIT_FUNC PyInit__peercache(void)
 {
 	PyObject *m = PyModule_Create(&module);
 	PyObject *type = m ? PyType_FromSpec(&spec) : NULL;
+	PyObject *channel = type ? PyType_FromSpec(&channel_spec) : NULL;
 
-	if (!type || pthread_atfork(NULL, NULL, count_fork) ||
+	if (!channel || pthread_atfork(NULL, NULL, count_fork) ||
 		PyModule_AddStringConstant(m, "__version__", pc_version()) ||
 		PyModule_AddIntConstant(m, "SEGMENTS_MAX", PC_SEGMENTS_MAX) ||
+		PyModule_AddObject(m, "Channel", channel) ||
 		PyModule_AddObject(m, "Session", type)) {
 		Py_XDECREF(type);
 		Py_XDECREF(m);
 		return NULL;
 	}
+	session_type = (PyTypeObject *)type;
 	return m;
 }

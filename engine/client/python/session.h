@@ -6,6 +6,7 @@
  *   told.c      what came of the pages: counts and texts by outcome
  *   lane.c      lanes: chooses the channel of a call and owns the call's buffers
  *   batch.c     one call about pages: converts Python's lists to a batch and the results back
+ *   channel.c   the type Channel: calls that do not wait
  *
  * Any Python thread may call the methods. Code that blocks runs without the interpreter's lock.
  */
@@ -78,12 +79,48 @@ struct py_session {
 	struct pc *pc;               /* NULL: the session is closed */
 	struct lane *lane[PURPOSES]; /* lists of idle lanes; the most recently returned is first */
 	unsigned busy;               /* running calls, which keep `pc` open */
+	unsigned channels;           /* open objects Channel; the last one closes `ended` */
+	struct pc *ended;            /* of a session that was closed before its objects Channel */
 	unsigned lanes;              /* lanes opened since the session was opened */
 	struct lane_counts counts;   /* sums of the closed lanes' counts */
 	struct told told[OUTCOMES];  /* by enum pc_result, or enum outcome */
 	uint64_t calls;              /* calls about pages that found the session open */
 };
 
+enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_REMOVE };
+
+/* One call about pages. */
+struct call {
+	struct py_session *session;
+	struct py_channel *channel; /* NULL: the call waits for its end */
+	struct lane *lane;
+	enum verb verb;
+	const char *name_space;
+	PyObject *keys;         /* a tuple; this struct holds a reference */
+	size_t pages, segments; /* number of keys, and of segments, of the whole call */
+	unsigned timeout_ms;    /* of the whole call, with all that it opens and all its batches */
+	uint64_t end_ms;        /* the deadline that follows from it */
+	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
+	int results;  /* nonzero: the answer names each page's result; an int as above */
+	bool leading; /* only the leading hits count: no batch after one with another result */
+	size_t done;  /* number of leading pages whose result is in lane->result */
+};
+
+/* Makes the Python result of a call. */
+typedef PyObject *answer_fn(const struct call *c);
+
+/* The Python object Channel; `lock` guards the other fields, except `forks`: see py_session. */
+struct py_channel {
+	PyObject_HEAD struct py_session *session; /* a reference */
+	unsigned forks;
+	pthread_mutex_t lock;
+	struct pc_channel *channel; /* NULL: closed */
+	struct py_call *first;      /* calls that poll() has not returned */
+	uint64_t number;            /* of the last call */
+};
+
+/* Frees the lane's arrays. */
+void lane_free_arrays(struct lane *lane);
 /* Closes the lane's channel and frees the lane with its buffers. It is in no list. */
 void lane_free(struct lane *lane);
 /* Adds the lane's counts to *sum. No call may be using the lane. */
@@ -133,5 +170,26 @@ PyObject *session_clear(PyObject *self, PyObject *args);
 PyObject *session_raise(int error);
 PyObject *session_raise_inherited(void);
 PyObject *session_raise_closed(void);
+/*
+ * Returns s->pc for a call without a lane and counts the call as running, so that close() waits
+ * until session_leave(). NULL: the session is closed, and ValueError is set.
+ */
+struct pc *session_hold(struct py_session *s);
+extern PyTypeObject *session_type;
+
+/*
+ * batch.c. Sizes the lane's arrays for the call and fills them. False: a Python exception is set.
+ */
+bool call_prepare(struct call *c, PyObject *ptrs, PyObject *sizes);
+/* Submits pages to the library, with the rest of the time. Returns its 0 or negative errno. */
+int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_t count,
+	struct pc_batch **ret_batch);
+/* Makes the call with these arguments of a method; `channel` as in struct call. */
+PyObject *call_of(
+	struct py_session *session, struct py_channel *channel, PyObject *args, enum verb verb);
+
+/* channel.c. Submits a call, whose arguments these are. Returns its number as a Python object. */
+PyObject *channel_submit(const struct call *c, PyObject *ptrs, PyObject *sizes, answer_fn *answer);
+extern PyType_Spec channel_spec;
 
 #endif

@@ -21,7 +21,7 @@ RAILS = int(os.environ.get("PEERCACHE_PORTS", "2"))
 ALL = os.environ.get("PEERCACHE_PORT_PAIRS") == "all"
 SECONDS = 5
 MAGIC = 0x31736d2d78636f73  # struct uv_message
-PORT, GID, GONE = 1, 2, 3  # enum uv_message_kind
+PORT, GID, GONE = 3, 4, 5  # enum uv_message_kind
 LAST = RAILS - 1
 
 

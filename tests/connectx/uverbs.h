@@ -124,7 +124,8 @@ struct uv_message {
 static_assert(sizeof(struct uv_message) == 16, "tests/verbs/test_engine.py makes one");
 #define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
 
-enum uv_message_kind { UV_PORT = 1, UV_GID, UV_GONE };
+/* tests of others send them, too: a kind keeps its number */
+enum uv_message_kind { UV_PORT = 3, UV_GID, UV_GONE };
 
 struct uv_qp {
 	struct uv_object object;

@@ -63,7 +63,7 @@ class Events(unittest.TestCase):
         """Sets the port's link up or down: sends a datagram to the NIC that its GID names."""
         number = int(re.search(r"7c00:0:([0-9a-f]+) ", log)[1], 16)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(struct.pack("<QII", 0x31736d2d78636f73, 1, up),  # struct uv_message
+            s.sendto(struct.pack("<QII", 0x31736d2d78636f73, 3, up),  # struct uv_message
                      f"\0soft-connectx-{number}".encode())
 
     def test_a_port_that_loses_and_regains_its_link_is_reported(self):

@@ -5,9 +5,9 @@
  * that leave it. The control plane's thread only.
  *
  * Chunks. A class exists as long as it owns a chunk. A chunk is free again as soon as its last slot
- * has left limbo. A drained chunk stays reserved for the requesting page size for RESERVE_NS;
- * otherwise the class that lost it could reclaim it at once. The reservation ends because pages of
- * that size may never come.
+ * has left limbo. Drained chunks stay reserved for the requesting page size for RESERVE_NS after the
+ * last of them; otherwise the class that lost them could reclaim them at once. The reservation ends
+ * because pages of that size may never come.
  *
  * Limbo. A slot enters limbo in three steps, in this order: its generation is incremented, a fence
  * makes that visible, the clock is read (pool_rest()). Its limbo ends limbo_ns after that reading.
@@ -133,8 +133,8 @@ uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
 	}
 	chunk_list_remove(pool, &pool->empty, number);
 	pool->empties--;
-	if (pool->reserved_units == units)
-		pool->reserved_units = 0;
+	if (pool->reserved_units == units && pool->reserved)
+		pool->reserved--;
 	chunk = &pool->chunk[number];
 	*chunk = (struct chunk){.class = class,
 		.recycled = NONE,
@@ -184,9 +184,13 @@ static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 	struct chunk *chunk = &pool->chunk[number];
 	struct size_class *class = &pool->class[chunk->class];
 
-	if (pool->drain == number) {
+	if (pool->drain == number)
 		pool->drain = NONE;
-		pool->reserved_units = pool->drain_units;
+	if (chunk->leaves_for) {
+		if (pool->reserved_units != chunk->leaves_for)
+			pool->reserved = 0;
+		pool->reserved_units = chunk->leaves_for;
+		pool->reserved++;
 		pool->reserved_until_ns = now_ns + RESERVE_NS;
 	} else {
 		chunk_list_remove(pool, &class->ready, number);
@@ -218,7 +222,7 @@ static void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
 		pool->slots[chunk->recycled_last].next = slot;
 	chunk->recycled_last = slot;
 	chunk->free++;
-	if (pool->drain != number) {
+	if (!chunk->leaves_for) {
 		class->free++;
 		if (chunk->free == 1)
 			chunk_list_add(pool, &class->ready, number);
@@ -275,7 +279,7 @@ static uint64_t limbo_now(struct pool *pool)
 {
 	uint32_t first = pool->limbo_first;
 
-	if (pool->reserved_units || (first != NONE && pool->slots[first].until_ns > pool->seen_ns))
+	if (pool->reserved || (first != NONE && pool->slots[first].until_ns > pool->seen_ns))
 		pool->seen_ns = pool->clock_ns();
 	return pool->seen_ns;
 }
@@ -288,7 +292,8 @@ static void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns)
 	pool->slots[slot].disk = 0;
 	pool->limbo--;
 	chunk->limbo--;
-	pool->class[chunk->class].limbo--;
+	if (!chunk_rests(pool, slot >> pool->shift))
+		pool->class[chunk->class].limbo--;
 	chunk_slot_free(pool, slot, now_ns);
 }
 
@@ -436,8 +441,8 @@ int pool_take(struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint3
 		return -EMSGSIZE;
 	pool_rest(pool);
 	now_ns = limbo_now(pool);
-	if (pool->reserved_units && now_ns >= pool->reserved_until_ns)
-		pool->reserved_units = 0;
+	if (now_ns >= pool->reserved_until_ns)
+		pool->reserved = 0;
 	do {
 		left = limbo_leave(pool, LIMBO_BURST, now_ns);
 		class = class_with_room(pool, units);

@@ -13,8 +13,10 @@
  * Pages of one batch lie in the queue in reverse: the last page of a prompt goes first, because a
  * page is of use only while all pages before it are there.
  *
- * At most one chunk drains at a time: none of its free slots is handed out, its pages are the
- * victims, and when all its slots are free the chunk is reserved for the requesting page size. A
+ * At most one chunk drains at a time: none of its free slots is handed out, and its pages are the
+ * victims. When it has no page and no credit any more it rests until limbo ends, beside others that
+ * drained before it, and the next one may drain: pages of an old size leave as fast as those of the
+ * new size come. When all its slots are free the chunk is reserved for the requesting page size. A
  * chunk is drained
  * - when a class has no page of its own to evict: it takes a chunk of another class, preferably of
  *   the class with the most chunks;
@@ -312,7 +314,7 @@ static void drain_begin(struct pool *pool, uint32_t chunk, uint32_t units)
 	struct size_class *class = &pool->class[pool->chunk[chunk].class];
 
 	pool->drain = chunk;
-	pool->drain_units = units;
+	pool->chunk[chunk].leaves_for = units;
 	pool->drain_cursor = 0;
 	pool->drain_ignored = 0;
 	class->free -= pool->chunk[chunk].free;
@@ -326,9 +328,21 @@ static void drain_give_up(struct pool *pool)
 	struct size_class *class = &pool->class[pool->chunk[chunk].class];
 
 	pool->drain = NONE;
+	pool->chunk[chunk].leaves_for = 0;
 	class->free += pool->chunk[chunk].free;
 	if (pool->chunk[chunk].free)
 		chunk_list_add(pool, &class->ready, chunk);
+}
+
+/* A chunk without pages and credits waits for limbo alone: another one may drain. */
+static void drain_rest(struct pool *pool)
+{
+	const struct chunk *chunk = &pool->chunk[pool->drain];
+
+	if (chunk->pages + chunk->credits == 0) {
+		pool->class[chunk->class].limbo -= chunk->limbo;
+		pool->drain = NONE;
+	}
 }
 
 /*
@@ -381,7 +395,7 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 	for (uint32_t i = 0; i < pool->chunks; i++) {
 		const struct chunk *chunk = &pool->chunk[i];
 
-		if (chunk->class == NONE || chunk->class == class || i == pool->drain ||
+		if (chunk->class == NONE || chunk->class == class || chunk->leaves_for ||
 			chunk->pages + chunk->limbo == 0)
 			continue;
 		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best], end_a_class))
@@ -435,7 +449,7 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 		const struct chunk *chunk = &pool->chunk[i];
 
 		if (chunk->class == class || chunk->class == NONE || chunk->credits ||
-			chunk->used_at >= other)
+			chunk->leaves_for || chunk->used_at >= other)
 			continue;
 		other = chunk->used_at;
 		idlest = i;
@@ -454,8 +468,10 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 
 	if (units == 0 || max == 0)
 		return 0;
+	if (pool->drain != NONE)
+		drain_rest(pool);
 	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
-		if (pool->drain_units == units)
+		if (pool->chunk[pool->drain].leaves_for == units)
 			return drain_pick(pool, clean, max, ret_victims);
 		if (++pool->drain_ignored > DRAIN_PATIENCE)
 			drain_give_up(pool);

@@ -93,6 +93,11 @@ struct chunk {
 	uint32_t next, prev;
 	uint32_t pinned; /* of `pages` */
 	/*
+	 * page size, in units, for which the chunk is emptied: none of its slots is handed out, and
+	 * its class does not count them as free; 0: it is not
+	 */
+	uint32_t leaves_for;
+	/*
 	 * value of the clock pool->published when a page of this chunk was last published or
 	 * touched
 	 */
@@ -117,15 +122,16 @@ struct size_class {
 	uint32_t units; /* page size in units; 0: this record is unused */
 	uint32_t slots; /* slots in one chunk of this class */
 	uint32_t chunks;
-	/* number of free slots of this class, without those of the chunk that is draining */
+	/* number of free slots of this class, without those of chunks that leave */
 	uint32_t free;
+	/* `limbo`: without the slots of chunks that leave and have only slots in limbo */
 	uint32_t pages, limbo;
 	uint32_t pinned; /* of `pages` */
 	struct queue queue[QUEUES];
 	uint32_t dirty; /* of `pages`: neither on disk nor being written */
 	/* pages evicted since this class last looked for an idle chunk of another class */
 	uint32_t evicted;
-	/* chunks of this class that have free slots, without the chunk that is draining */
+	/* chunks of this class that have free slots, without those that leave */
 	struct chunk_list ready;
 };
 
@@ -202,12 +208,13 @@ struct pool {
 
 	struct chunk_list empty; /* list of the free chunks */
 	uint32_t empties;
-	/* page size, in units, for which one free chunk is reserved; 0: no chunk is reserved */
+	/* page size, in units, for which `reserved` free chunks are kept; 0: none is */
 	uint32_t reserved_units;
+	uint32_t reserved;
 	uint64_t reserved_until_ns;
 
-	uint32_t drain;       /* number of the chunk that is draining; NONE: no chunk is draining */
-	uint32_t drain_units; /* page size, in units, of the pages that need the chunk */
+	/* number of the chunk that is draining: its pages are the victims; NONE: no chunk is */
+	uint32_t drain;
 	uint32_t drain_cursor; /* index in the chunk of the slot that drain_pick() examines next */
 	/* number of pool_victims() calls for other page sizes since drain_pick() last ran */
 	uint32_t drain_ignored;
@@ -280,15 +287,21 @@ static inline bool slot_dirty(const struct slot *page)
 	return !(page->disk & (SLOT_CLEAN | SLOT_WRITING));
 }
 
+/* Whether the chunk has drained: it leaves, and what it has are slots in limbo or free ones. */
+static inline bool chunk_rests(const struct pool *pool, uint32_t number)
+{
+	return pool->chunk[number].leaves_for && pool->drain != number;
+}
+
 /*
- * Returns the number of free chunks that pages of `units` may take; another size's reserved chunk
- * is not counted.
+ * Returns the number of free chunks that pages of `units` may take; another size's reserved chunks
+ * are not counted.
  */
 static inline uint32_t chunks_for(const struct pool *pool, uint32_t units)
 {
-	bool kept = pool->reserved_units && pool->reserved_units != units;
+	uint32_t kept = pool->reserved_units == units ? 0 : pool->reserved;
 
-	return kept && pool->empties ? pool->empties - 1 : pool->empties;
+	return pool->empties > kept ? pool->empties - kept : 0;
 }
 
 /* ---- pool.c ---------------------------------------------------------------------------------- */

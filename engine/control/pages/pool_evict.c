@@ -483,7 +483,7 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 			       ? 0
 			       : drain_for_need(pool, number, units, clean, max, ret_victims);
 
-	if (class->evicted + max >= class->slots / 2 && pool->drain == NONE && pool->empties == 0) {
+	if (class->evicted + max >= class->slots / 2 && pool->drain == NONE) {
 		uint32_t idle = drain_idle(pool, number);
 
 		if (idle != NONE) {

@@ -41,6 +41,7 @@ struct cache {
 	/* the engine's pool; of a call: blocks still to be stored, place of the last one */
 	struct pool *pool;
 	uint32_t left, before;
+	bool gap; /* of a call: a block before its blocks is in no pool */
 	struct used_weight weight;
 	struct ghosts *ghosts; /* of all hosts: the directory has them */
 	uint64_t entries;      /* of the directory */
@@ -230,6 +231,10 @@ static void engine_set(struct cache *c, uint32_t block)
 	from = ghost_take(c->ghosts, &key, c->entries);
 	if (from != EVICTED_NOT && pool_again(c->pool, c->note[block], generation))
 		used_weight_again(&c->weight, from, c->held);
+	if (c->gap) {
+		(void)pool_last(c->pool, c->note[block], generation);
+		return;
+	}
 	pool_order(c->pool, c->note[block], c->before);
 	c->before = c->note[block];
 }
@@ -424,6 +429,9 @@ static void replay(struct lab *lab, unsigned hosts, double share, unsigned p)
 		else
 			blocks_touch(lab, &policies[p], block + served, hits - served);
 		hits = optimum ? 0 : hits;
+		lab->cache[lab->at[r]].gap = false;
+		for (uint32_t i = 0; i < served && p == POLICY_ENGINE; i++)
+			lab->cache[lab->at[r]].gap |= !pool_with(lab, block[i]);
 		blocks_set(lab, &policies[p], optimum ? 0 : lab->at[r], block + hits, count - hits);
 		blocks_touch(lab, &policies[p], block, served);
 	}

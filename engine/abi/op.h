@@ -170,6 +170,10 @@ enum ctl_promote {
 	PROMOTE_KINDS
 };
 
+#define PUBLISH_CRC 1u /* the CRCs are set: the client computes them */
+#define PUBLISH_GAP                                                                                \
+	2u /* a page before these of the prompt is not stored: the first to be evicted */
+
 /*
  * A request of a client to the control plane. REMOVE, PROMOTE and CLEAR get one ctl_done,
  * PUBLISH and CREDIT by one or several, the others by none.
@@ -181,8 +185,7 @@ struct ctl_op {
 	/* CTL_CREDIT: number of credits requested; CTL_PUBLISH: of pages, 1..CTL_PAGES_MAX;
 	 * CTL_PROMOTE: enum ctl_promote; CTL_CLEAR: CLEAR_* */
 	uint16_t count;
-	/* CTL_PUBLISH: 1: the CRCs are set; 0: of a client that does not compute them */
-	uint16_t has_crc;
+	uint16_t publish; /* CTL_PUBLISH: bits PUBLISH_* */
 	uint16_t turn;
 	struct page_key key;
 	/* length of the page, bytes; CTL_CREDIT: of the pages that the slots are for */

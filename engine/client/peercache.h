@@ -302,6 +302,12 @@ PC_API int pc_exists(struct pc_channel *channel, const struct pc_page *pages, un
 	unsigned timeout_ms, enum pc_result *ret_results);
 PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
+/*
+ * A hint for the sets that the channel submits from now on. true: their pages follow others of a
+ * prompt that are not all stored, so nobody can use them at present. They are stored, and evicted
+ * before other pages. false, the default: no page before them is known to be missing.
+ */
+PC_API void pc_channel_gap(struct pc_channel *channel, bool gap);
 
 /*
  * Removes what this host has of the namespaces of a group, whatever process or rank has stored it:

@@ -263,8 +263,8 @@ class Protocol(harness.ClusterTest):
 
 
 class Prefixes(harness.ClusterTest):
-    def head_after(self, **info):
-        """Pages of a head that stay while tails fill the pool, of which `info` is told."""
+    def store(self):
+        """A store on an engine with a pool of 256 pages, and its host pool of 16."""
         engines = self.start(1, pool_bytes="16MiB", settings=SETTINGS)
         store = PeerCacheStore(config((0, 5, 18), {
             "engine_socket": engines.sockets[0], "engine_start": False, "interface_v1": 1,
@@ -272,6 +272,11 @@ class Prefixes(harness.ClusterTest):
         self.addCleanup(store.close)
         pool = Pool(16, [65536])
         store.register_mem_pool_host(pool)
+        return store, pool
+
+    def head_after(self, **info):
+        """Pages of a head that stay while tails fill the pool, of which `info` is told."""
+        store, pool = self.store()
         head = [f"head{i}" for i in range(16)]
         self.assertEqual(store.batch_set_v1(head, pool.indices(range(16))), [True] * 16)
         for n in range(20):  # a pool and a quarter
@@ -281,6 +286,22 @@ class Prefixes(harness.ClusterTest):
         found = store.batch_exists(head)
         self.assertEqual(store.counts()["errors"], {})
         return found
+
+    def test_what_stays_of_dialogues_that_grow_can_be_used(self):
+        store, pool = self.store()
+        kept = usable = 0
+        for turn in range(5):  # all together twice what the pool holds
+            for n in range(7):
+                keys = [f"{n}.{i}" for i in range(16 * turn + 16)]
+                self.assertEqual(store.batch_set_v1(keys[-16:], pool.indices(range(16)),
+                    SimpleNamespace(prefix_keys=keys[:-16])), [True] * 16)
+        for n in range(7):
+            there = store._there(store._pools["kv"], [f"{n}.{i}" for i in range(80)])
+            kept += sum(there)
+            usable += (there + [False]).index(False)
+        self.assertGreater(kept, 80)
+        self.assertGreaterEqual(usable, 0.95 * kept, f"{usable} of {kept} pages can be used")
+        self.assertEqual(store.counts()["errors"], {})
 
     def test_the_head_of_a_prompt_stays_while_its_tail_is_used(self):
         self.assertEqual(self.head_after(told=True), 16)

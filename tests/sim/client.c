@@ -180,7 +180,7 @@ static void written(struct thing *thing, uint64_t word)
 	else
 		call->publish = engine_ask(call, (struct ctl_op){.kind = CTL_PUBLISH,
 							 .count = 1,
-							 .has_crc = 1,
+							 .publish = 1,
 							 .crc = crc,
 							 .place = call->stored.place,
 							 .generation = call->stored.generation});

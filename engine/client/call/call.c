@@ -445,6 +445,7 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 	b->pages = pages;
 	b->lengths = lengths;
 	b->submitted_ns = submitted_ns;
+	b->gap = ch->gap;
 	if (ready) {
 		map_refresh(ch);
 		memory_refresh(ch);
@@ -460,6 +461,12 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 		channel_arm(ch);
 	*ret_batch = b;
 	return 0;
+}
+
+void pc_channel_gap(struct pc_channel *ch, bool gap)
+{
+	if (ch)
+		ch->gap = gap;
 }
 
 bool pc_poll(struct pc_batch *b)

@@ -105,7 +105,9 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 	case VERB_GET_SIZED:
 		return pc_submit_get_sized(
 			ch, pages, n, ms, result, &c->lane->bytes[first], ret_batch);
-	case VERB_SET: return pc_submit_set(ch, pages, n, ms, result, ret_batch);
+	case VERB_SET:
+		pc_channel_gap(ch, c->gap);
+		return pc_submit_set(ch, pages, n, ms, result, ret_batch);
 	case VERB_EXISTS: return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
 	default: return pc_submit_remove(ch, pages, n, ms, result, ret_batch);
 	}
@@ -387,8 +389,8 @@ static PyObject *move(
 	struct call c = {.session = session, .channel = channel, .verb = verb};
 	PyObject *keys, *ptrs, *sizes, *result = NULL;
 
-	if (!PyArg_ParseTuple(args, "sOOOI|pp", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms,
-		    &c.staged, &c.results))
+	if (!PyArg_ParseTuple(args, "sOOOI|ppp", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms,
+		    &c.staged, &c.results, &c.gap))
 		return NULL;
 	c.keys = keys_of(keys);
 	ptrs = c.keys ? PySequence_Tuple(ptrs) : NULL;

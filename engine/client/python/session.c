@@ -438,7 +438,7 @@ static PyMethodDef
 			{"get_sized", batch_get_sized,
 				METH_VARARGS, "get_sized(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of int, one per key: n > 0: the page, of n bytes, is in its segments, from their start; 0: no page; n < 0: the page is longer than its segments, -n bytes. Arguments as in get()."},
 			{"set", batch_set, METH_VARARGS,
-				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page."},
+				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False, gap=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page. gap: a page before these is not stored, so they are evicted before others."},
 			{"exists", batch_exists, METH_VARARGS,
 				"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
 			{"prefix", batch_prefix, METH_VARARGS,

@@ -389,7 +389,7 @@ static void publish_post(struct pc_batch *b, uint32_t pages)
 		.generation = p->at.generation,
 		.deadline_ns = b->deadline_ns,
 		.crc = p->crc,
-		.has_crc = 1};
+		.publish = b->gap ? PUBLISH_CRC | PUBLISH_GAP : PUBLISH_CRC};
 
 	ch->request[index].pages = (uint8_t)pages;
 	ch->request[index].waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages);

@@ -216,6 +216,7 @@ struct page_publish {
 	const struct ctl_page *at;
 	uint32_t length;
 	uint32_t later; /* its number of ctl_later() */
+	uint32_t bits;  /* PUBLISH_* */
 	uint64_t deadline_ns;
 };
 
@@ -248,7 +249,7 @@ static void publish_already(
  * and checksum of its head; pool_publish() then writes, behind a fence, the length and the key,
  * which make it readable. False: it cannot, and *ret_status says why.
  */
-static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
+static bool publish_page_make(struct ctl *ctl, const struct page_publish *page,
 	const struct credit *credit, enum op_status *ret_status)
 {
 	struct control *control = ctl->control;
@@ -264,7 +265,7 @@ static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, 
 		*ret_status = OP_NO_SPACE;
 		return false;
 	}
-	if (has_crc)
+	if (page->bits & PUBLISH_CRC)
 		/* fails only where pool_publish() fails too */
 		pool_prove(pool, &(struct pool_proven){.key = at->key,
 					 .place = at->place,
@@ -286,19 +287,24 @@ static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, 
 }
 
 /*
- * Tells the pool that the page at `place` follows the pages of its batch that were published
- * before it.
+ * Tells the pool that the page follows the pages of its batch that were published before it, or
+ * behind a page that is missing, which makes it the next to go.
  */
-static void publish_page_order(struct ctl *ctl, struct ctl_channel *c, uint32_t place)
+static void publish_page_order(
+	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page)
 {
-	unsigned rail = place_rail(place);
+	unsigned rail = place_rail(page->at->place);
+	struct pool *pool = ctl->control->rail[rail].pool;
 
-	pool_order(ctl->control->rail[rail].pool, place, c->batch_last[rail]);
-	c->batch_last[rail] = place;
+	if (page->bits & PUBLISH_GAP) {
+		(void)pool_last(pool, page->at->place, page->at->generation);
+		return;
+	}
+	pool_order(pool, page->at->place, c->batch_last[rail]);
+	c->batch_last[rail] = page->at->place;
 }
 
-static void publish_page(
-	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
+static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page)
 {
 	struct control *control = ctl->control;
 	const struct ctl_page *at = page->at;
@@ -325,7 +331,7 @@ static void publish_page(
 	}
 	if (old)
 		evict_take_away(ctl->evict, &at->key, old->place, old->generation);
-	if (!publish_page_make(ctl, page, has_crc, &credit, &status)) {
+	if (!publish_page_make(ctl, page, &credit, &status)) {
 		ctl_give_back(ctl, &credit);
 		publish_page_end(ctl, page->later, status);
 		return;
@@ -339,7 +345,7 @@ static void publish_page(
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
-	publish_page_order(ctl, c, at->place);
+	publish_page_order(ctl, c, page);
 }
 
 /*
@@ -398,8 +404,8 @@ static void publish_pages(struct ctl *ctl, struct ctl_channel *c, const struct c
 			&(struct page_publish){.at = &page[i],
 				.length = op->length,
 				.later = later + i,
-				.deadline_ns = ctl_deadline_ns(op, now_ns)},
-			op->has_crc == 1);
+				.deadline_ns = ctl_deadline_ns(op, now_ns),
+				.bits = op->publish});
 	}
 }
 

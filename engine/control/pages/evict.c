@@ -337,7 +337,7 @@ void page_again(struct control *control, const struct location *at, enum evicted
 
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=
-			pool_copy(pool, at->place, at->generation);
+			pool_last(pool, at->place, at->generation);
 	else if (pool && pool_again(pool, at->place, at->generation) && from != EVICTED_NOT)
 		page_stored_again(control, from);
 }

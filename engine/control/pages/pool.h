@@ -112,10 +112,10 @@ void pool_touch(struct pool *pool, uint32_t place);
  */
 bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
 /*
- * The page at `place`, which was just published, is a copy of one on another host: it is evicted
- * first, unless it is used. False: it is no page.
+ * The page at `place`, which was just published, is a copy of one on another host, or behind a page
+ * that is missing: it is evicted first, unless it is used. False: it is no page.
  */
-bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation);
+bool pool_last(struct pool *pool, uint32_t place, uint32_t generation);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 

@@ -153,7 +153,7 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
-bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation)
+bool pool_last(struct pool *pool, uint32_t place, uint32_t generation)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE), oldest;
 	struct queue *queue;
@@ -164,7 +164,7 @@ bool pool_copy(struct pool *pool, uint32_t place, uint32_t generation)
 	oldest = queue->oldest;
 	if (slot == oldest)
 		return true;
-	/* it passes the spill pointer: a copy is not worth a write */
+	/* it passes the spill pointer: it is not worth a write */
 	queue_unlink(pool, slot);
 	pool->slots[slot].queued_at = pool->slots[oldest].queued_at;
 	pool->slots[slot].newer = oldest;

@@ -70,7 +70,7 @@ static void grant(struct fake *f, struct fake_channel *ch, const struct ctl_op *
 static void publish(struct fake *f, const struct ctl_op *op)
 {
 	f->publishes++;
-	if (op->has_crc)
+	if (op->publish & PUBLISH_CRC)
 		page_head_prove(fake_head(f, 0, op->place), &op->key, op->length, op->crc);
 	page_head_publish(fake_head(f, 0, op->place), &op->key, op->length);
 	fake_insert(f, &op->key, FAKE_NODES,

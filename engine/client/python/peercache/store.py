@@ -269,12 +269,12 @@ class PeerCacheStore(Guarded, HiCacheStorage):
     # ---- one pool's pages ---------------------------------------------------------------------
 
     def _move(self, what: str, pool: Pool, keys: Sequence[str], indices: Any,
-              staged: bool = False) -> list[bool]:
+              staged: bool = False, gap: bool = False) -> list[bool]:
         """Moves pages of one pool. Returns True for each page that was read or stored.
 
         what: "prefetch" reads pages into the pool, "backup" stores pages of the pool. staged: the
-        engine uses copies, so that it never touches the pool's memory. Raises ValueError or
-        TypeError for wrong arguments.
+        engine uses copies, so that it never touches the pool's memory. gap: a page before these is
+        not stored, so they are evicted first. Raises ValueError or TypeError for wrong arguments.
         """
         if pool.logical:
             return [True] * len(keys)
@@ -282,11 +282,11 @@ class PeerCacheStore(Guarded, HiCacheStorage):
             return []
         if not pool.spaces:
             return self._move_copies(what, pool, keys, indices)
-        return self._call(what, keys, pool.batches(keys, indices), staged)
+        return self._call(what, keys, pool.batches(keys, indices), staged, gap)
 
     def _transfer(self, what: str, keys: Sequence[str],
                   batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
-                  staged: bool = False) -> tuple[list[bool], int]:
+                  staged: bool = False, gap: bool = False) -> tuple[list[bool], int]:
         """Moves pages by one C call per batch. Arguments as of _move().
 
         batches: namespace, addresses and lengths in bytes, each for all keys. A page is moved when
@@ -297,7 +297,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         moved: list[bool] = []
         page_bytes = 0
         for space, ptrs, sizes in batches:
-            part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
+            part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged, False, gap)
             moved = [a and b for a, b in zip(moved, part)] if moved else part
             page_bytes += sum(sizes) // len(keys)
         return moved, page_bytes
@@ -310,10 +310,10 @@ class PeerCacheStore(Guarded, HiCacheStorage):
 
     def _call(self, what: str, keys: Sequence[str],
               batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
-              staged: bool = False) -> list[bool]:
+              staged: bool = False, gap: bool = False) -> list[bool]:
         """Moves pages by _transfer() and counts them. Returns True for each page that was moved."""
         began = time.monotonic()
-        moved, page_bytes = self._transfer(what, keys, batches, staged)
+        moved, page_bytes = self._transfer(what, keys, batches, staged, gap)
         self._count(what, moved, page_bytes, began)
         return moved
 
@@ -364,19 +364,20 @@ class PeerCacheStore(Guarded, HiCacheStorage):
             there = [a and b for a, b in zip(there, part)]
         return there
 
-    def _use_prefix(self, extra_info: Any) -> None:
+    def _use_prefix(self, extra_info: Any) -> bool:
         """Looks up the KV pages before those of a call, so that their holders keep them.
 
         SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
         is of no use to others without it. SGLang names the head if
-        "hicache_storage_pass_prefix_keys" is set. No error is raised.
+        "hicache_storage_pass_prefix_keys" is set. Returns False if one of them is not there. No
+        error is raised.
         """
         try:
             keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
-            if keys:
-                self._there(self._pools[KV], keys)
+            return not keys or all(self._there(self._pools[KV], keys))
         except Exception as error:  # pylint: disable=broad-except
             self._failed("look-up of a prefix", error)
+            return True
 
     # ---- v1 -----------------------------------------------------------------------------------
 
@@ -393,9 +394,8 @@ class PeerCacheStore(Guarded, HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Stores KV pages of the KV pool. Returns True for each page that every node can find."""
-        stored = self._move("backup", self._pools[KV], keys, host_indices)
-        self._use_prefix(extra_info)
-        return stored
+        gap = not self._use_prefix(extra_info)
+        return self._move("backup", self._pools[KV], keys, host_indices, gap=gap)
 
     @guarded(nothing(0))
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
@@ -420,7 +420,8 @@ class PeerCacheStore(Guarded, HiCacheStorage):
 
     # ---- v2 -----------------------------------------------------------------------------------
 
-    def _move_v2(self, what: str, transfers: Sequence[Any]) -> dict[str, list[bool]]:
+    def _move_v2(self, what: str, transfers: Sequence[Any],
+                 gap: bool = False) -> dict[str, list[bool]]:
         """Runs _move() for each transfer. An error in one pool does not affect the others."""
         results: dict[str, list[bool]] = {}
         for transfer in transfers or ():
@@ -428,7 +429,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
             try:
                 # SGLang may reuse a sidecar page during the call, so these pages are staged.
                 results[name] = self._move(what, self._pools[name], keys, transfer.host_indices,
-                                           staged=name != KV)
+                                           staged=name != KV, gap=gap)
             except Exception as error:  # pylint: disable=broad-except
                 self._failed(f"{what} of pool {name}", error)
                 results[name] = [False] * len(keys)
@@ -454,9 +455,8 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         other than "kv" are copied before they are stored, because SGLang may reuse them during the
         call.
         """
-        stored = self._move_v2("backup", transfers)
-        self._use_prefix(extra_info)
-        return stored
+        gap = not self._use_prefix(extra_info)
+        return self._move_v2("backup", transfers, gap)
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
                         extra_info: Any = None) -> Any:

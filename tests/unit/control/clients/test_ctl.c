@@ -205,7 +205,7 @@ static void the_crc_of_a_publish_is_kept_in_the_head(void **state)
 				.generation = credit.generation,
 				.length = 4096,
 				.crc = 0xe3069283,
-				.has_crc = (uint16_t)k});
+				.publish = (uint16_t)k});
 		assert_int_equal(get_one(&c).status, OP_HIT);
 		head = page_head_load(&heads[place_unit(credit.place)]);
 		assert_int_equal(page_head_is_proven(&head), k == 1);

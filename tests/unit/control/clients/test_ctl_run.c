@@ -41,7 +41,7 @@ static void put_lines(unsigned pages, unsigned lines)
 		.place = page[0].place,
 		.generation = page[0].generation,
 		.crc = page[0].crc,
-		.has_crc = 1,
+		.publish = 1,
 		.deadline_ns = now + 1000000000ull};
 
 	assert_true(ring_room(&client.ctl, lines) >= (int)lines);

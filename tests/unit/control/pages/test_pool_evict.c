@@ -128,9 +128,9 @@ static void a_copy_goes_first_unless_it_is_used(void **state)
 		generation = page_head_load(
 			(const struct page_head *)pool_heads(pool)->base + place_unit(place[n]))
 				     .generation;
-		assert_false(pool_copy(pool, place[n], generation + 1));
-		assert_true(pool_copy(pool, place[n], generation));
-		assert_true(pool_copy(pool, place[n], generation));
+		assert_false(pool_last(pool, place[n], generation + 1));
+		assert_true(pool_last(pool, place[n], generation));
+		assert_true(pool_last(pool, place[n], generation));
 	}
 	pool_touch(pool, place[3]);
 	for (unsigned n = 0; n < 5; n++)

@@ -42,7 +42,7 @@ static struct stored store_random(
 		       .generation = page.credit.generation,
 		       .length = length,
 		       .crc = crc32c(0, page.bytes, length),
-		       .has_crc = has_crc});
+		       .publish = has_crc});
 	assert_int_equal(get_one(c).status, OP_HIT);
 	return page;
 }

@@ -620,7 +620,7 @@ static struct ctl_done store_proven(uint64_t n)
 			     .generation = credit.generation,
 			     .length = PAGE,
 			     .crc = crc32c(0, bytes_at(credit.place), PAGE),
-			     .has_crc = 1});
+			     .publish = 1});
 	assert_int_equal(get_one(&client).status, OP_HIT);
 	return credit;
 }

@@ -195,6 +195,13 @@ static void optimum_set(struct cache *c, uint32_t block)
 	list_move(c, last, NOWHERE);
 }
 
+/* The pools' clock: a second passes before each call, so that no look-up follows another. */
+static uint64_t calls_ns;
+static uint64_t clock_of_calls(void)
+{
+	return calls_ns;
+}
+
 static void engine_touch(struct cache *c, uint32_t block)
 {
 	pool_touch(c->pool, c->note[block]);
@@ -250,11 +257,6 @@ static const struct policy policies[POLICIES] = {
 	{"optimum", 1, optimum_touch, optimum_set},
 };
 
-static uint64_t clock_stopped(void)
-{
-	return 1;
-}
-
 /* Opens a pool of a policy, whose pages are never touched if it is the engine's. */
 static void cache_open(
 	struct cache *c, uint32_t blocks, uint32_t capacity, uint32_t lists, bool engine)
@@ -262,7 +264,7 @@ static void cache_open(
 	const struct pool_options options = {
 		.bytes = capacity * (PAGE_UNIT * 17ull / 16) + (4 << 20),
 		.numa_node = -1,
-		.clock_ns = clock_stopped};
+		.clock_ns = clock_of_calls};
 	uint32_t *words = calloc(4ull * blocks + 3ull * lists, sizeof(*words));
 
 	*c = (struct cache){.blocks = blocks,
@@ -366,9 +368,14 @@ static struct cache *pool_with(struct lab *lab, uint32_t block)
 static void blocks_touch(
 	struct lab *lab, const struct policy *policy, const uint32_t *block, uint32_t count)
 {
-	while (count--)
-		if (pool_with(lab, block[count]))
-			policy->touch(pool_with(lab, block[count]), block[count]);
+	calls_ns += 1000000000;
+	for (uint32_t i = 0; i < count; i++) {
+		/* the engine does it itself: what is touched next goes before what was touched */
+		uint32_t next = block[policy->call == 1 ? count - 1 - i : i];
+
+		if (pool_with(lab, next))
+			policy->touch(pool_with(lab, next), next);
+	}
 }
 
 /* Stores the blocks that no pool has in the host's one, and touches the others. */
@@ -432,8 +439,8 @@ static void replay(struct lab *lab, unsigned hosts, double share, unsigned p)
 		lab->cache[lab->at[r]].gap = false;
 		for (uint32_t i = 0; i < served && p == POLICY_ENGINE; i++)
 			lab->cache[lab->at[r]].gap |= !pool_with(lab, block[i]);
-		blocks_set(lab, &policies[p], optimum ? 0 : lab->at[r], block + hits, count - hits);
 		blocks_touch(lab, &policies[p], block, served);
+		blocks_set(lab, &policies[p], optimum ? 0 : lab->at[r], block + hits, count - hits);
 	}
 	for (unsigned h = 0; h < pools; h++)
 		cache_close(&lab->cache[h]);

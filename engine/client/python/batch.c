@@ -350,7 +350,7 @@ static bool begin(struct call *c, enum purpose purpose)
  */
 static PyObject *call(struct call *c, PyObject *ptrs, PyObject *sizes, answer_fn *answer)
 {
-	enum purpose purpose = c->verb == VERB_SET ? PURPOSE_WRITE : PURPOSE_READ;
+	enum purpose purpose = c->verb == VERB_SET || c->storing ? PURPOSE_WRITE : PURPOSE_READ;
 	PyObject *result = NULL;
 	bool begun;
 
@@ -414,7 +414,8 @@ static PyObject *look(struct py_session *session, struct py_channel *channel, Py
 		.session = session, .channel = channel, .verb = verb, .leading = answer == prefix};
 	PyObject *keys, *result;
 
-	if (!PyArg_ParseTuple(args, "sOI|p", &c.name_space, &keys, &c.timeout_ms, &c.results))
+	if (!PyArg_ParseTuple(
+		    args, "sOI|pp", &c.name_space, &keys, &c.timeout_ms, &c.results, &c.storing))
 		return NULL;
 	c.keys = keys_of(keys);
 	if (!c.keys)

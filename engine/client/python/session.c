@@ -440,7 +440,7 @@ static PyMethodDef
 			{"set", batch_set, METH_VARARGS,
 				"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False, gap=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page. gap: a page before these is not stored, so they are evicted before others."},
 			{"exists", batch_exists, METH_VARARGS,
-				"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
+				"exists(name_space, keys, timeout_ms, results=False, storing=False) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss. results: as in set(). storing: a set of what follows these pages comes next."},
 			{"prefix", batch_prefix, METH_VARARGS,
 				"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 			{"remove", batch_remove, METH_VARARGS,

@@ -100,7 +100,8 @@ struct call {
 	size_t pages, segments; /* number of keys, and of segments, of the whole call */
 	unsigned timeout_ms;    /* of the whole call, with all that it opens and all its batches */
 	uint64_t end_ms;        /* the deadline that follows from it */
-	int gap;      /* set: nonzero: as pc_channel_gap() */
+	int storing;            /* exists: nonzero: a set follows, and its lane is used */
+	int gap;                /* set: nonzero: as pc_channel_gap() */
 	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
 	int results;  /* nonzero: the answer names each page's result; an int as above */
 	bool leading; /* only the leading hits count: no batch after one with another result */

@@ -529,8 +529,8 @@ void pool_touch(struct pool *pool, uint32_t place)
 	if (!page || page->state != SLOT_PAGE)
 		return;
 	chunk = slot_chunk(pool, slot);
-	page->used = 1;
 	chunk->used_at = pool->published;
+	queue_use(pool, slot);
 }
 
 /* ---- bytes and CRCs of pages ----------------------------------------------------------------- */

@@ -3,15 +3,16 @@
  * Chooses pages: those to evict (the oldest of two queues within a class, a whole chunk between
  * classes), and those to write to disk ahead of that. The control plane's thread only.
  *
- * A class has two queues: a page enters QUEUE_NEW when it is published. A use of the page only sets
- * a bit. When that page is the next victim, it becomes the newest of QUEUE_USED instead. The next
- * victim is the oldest of either queue, where the age of a page of QUEUE_USED is divided by a
- * weight (ghost.c). Ages are counted in publishes, so an idle pool does not age. A prompt comes
+ * A class has two queues: a page enters QUEUE_NEW when it is published. A use, which clients and
+ * other hosts report once a second at most, makes it the newest of QUEUE_USED. The next victim is
+ * the oldest of either queue, where the age of a page of QUEUE_USED is divided by a weight
+ * (ghost.c). Ages are counted in publishes, so an idle pool does not age. A prompt comes
  * back soon or never: order by last use keeps what comes back soon, the weight what came back
  * before. A page that is stored again soon after it was evicted enters QUEUE_USED.
  *
- * Pages of one batch lie in the queue in reverse: the last page of a prompt goes first, because a
- * page is of use only while all pages before it are there.
+ * Pages of one batch lie in the queue in reverse, and so do pages that are reported as used one
+ * after another: the last page of a prompt goes first, because a page is of use only while all
+ * pages before it are there.
  *
  * At most one chunk drains at a time: none of its free slots is handed out, and its pages are the
  * victims. When it has no page and no credit any more it rests until limbo ends, beside others that
@@ -35,8 +36,12 @@
 
 /* share of the pages of a class that are too new to be evicted while there are others */
 #define NEW_SHARE 8u
+/* share of the pages of a class that are stored behind a page in the moment of its use, at most */
+#define AFTER_SHARE 32u
 /* Publishes after which the next page of a batch does not follow the one before it. */
 #define BATCH_PAGES_MAX 1024u
+/* time, in ns, between two touches of pages of which the second follows the first in a prompt */
+#define TOUCH_RUN_NS 200000u
 /* dirty pages that the search for a clean one passes, on average, at most */
 #define CLEAN_STEPS 16u
 /* Pages that one call of pool_ahead() looks at, at most. */
@@ -131,16 +136,23 @@ void pool_order(struct pool *pool, uint32_t place, uint32_t before)
 	queue_link(pool, slot, newer);
 }
 
-/* Makes a page that was used the newest of QUEUE_USED. */
-static void queue_spare(struct pool *pool, uint32_t slot)
+void queue_use(struct pool *pool, uint32_t slot)
 {
 	struct slot *page = &pool->slots[slot];
+	uint64_t now_ns = pool->clock_ns();
+	uint32_t newer = now_ns - pool->touched_ns < TOUCH_RUN_NS ? pool->touched : NONE;
 
+	pool->touched_ns = now_ns;
+	if (slot == newer)
+		return;
+	pool->touched = slot;
 	queue_unlink(pool, slot);
 	page->queue = QUEUE_USED;
-	page->used = 0;
-	page->queued_at = (uint32_t)pool->published;
-	queue_link(pool, slot, NONE);
+	if (newer != NONE && !(pool->slots[newer].state == SLOT_PAGE &&
+				     page_queue(pool, newer) == page_queue(pool, slot)))
+		newer = NONE;
+	page->queued_at = newer == NONE ? (uint32_t)pool->published : pool->slots[newer].queued_at;
+	queue_link(pool, slot, newer);
 }
 
 bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
@@ -149,7 +161,7 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
 
 	if (slot == NONE || pool->slots[slot].queue == QUEUE_USED)
 		return false;
-	queue_spare(pool, slot);
+	queue_use(pool, slot);
 	return true;
 }
 
@@ -252,7 +264,7 @@ static uint32_t page_age(const struct pool *pool, uint32_t slot)
 /*
  * The queue that has the next victim; at[]: the next page of each. QUEUES: both are at the end. The
  * newest 1/NEW_SHARE of the class stays: it may be a batch that is in use soon, beside pages that
- * were all used.
+ * were all used. A page that was stored just after a use may be the tail of what was used then.
  */
 static unsigned queue_next(
 	const struct pool *pool, const struct size_class *class, const uint32_t at[QUEUES])
@@ -264,16 +276,16 @@ static unsigned queue_next(
 	if (at[QUEUE_NEW] == NONE)
 		return QUEUE_USED;
 	age = page_age(pool, at[QUEUE_NEW]);
-	return age < class->pages / NEW_SHARE || age < page_age(pool, at[QUEUE_USED]) ? QUEUE_USED
-										      : QUEUE_NEW;
+	if (age < class->pages / NEW_SHARE)
+		return QUEUE_USED;
+	return age + class->pages / AFTER_SHARE < page_age(pool, at[QUEUE_USED]) ? QUEUE_USED
+										 : QUEUE_NEW;
 }
 
 /*
  * Picks up to `max` victims of the class. at[]: the oldest page of each queue that was not
- * looked at. A page that was used becomes the newest of QUEUE_USED, and is looked at a second time
- * only if the others are not enough; one that may not be picked keeps its place. So each page is
- * looked at twice at most. `skips` bounds the dirty pages that are passed over; fewer victims than
- * `max` are then picked.
+ * looked at. One that may not be picked keeps its place. `skips` bounds the dirty pages that are
+ * passed over; fewer victims than `max` are then picked.
  */
 static unsigned queues_pick(struct pool *pool, struct size_class *class, bool clean, unsigned max,
 	struct pool_victim *ret_victims)
@@ -281,7 +293,6 @@ static unsigned queues_pick(struct pool *pool, struct size_class *class, bool cl
 	uint32_t at[QUEUES] = {class->queue[QUEUE_NEW].oldest, class->queue[QUEUE_USED].oldest};
 	uint32_t pages = queues_pages(pool, class, clean);
 	unsigned want = max < pages ? max : pages, n = 0, from;
-	uint64_t budget = (uint64_t)want * SPARED_MAX;
 	uint64_t skips = clean ? (uint64_t)want * CLEAN_STEPS : UINT64_MAX;
 
 	while (n < want && skips && (from = queue_next(pool, class, at)) != QUEUES) {
@@ -289,16 +300,10 @@ static unsigned queues_pick(struct pool *pool, struct size_class *class, bool cl
 		struct slot *page = &pool->slots[slot];
 
 		at[from] = page->newer;
-		if (page->used && budget) {
-			budget--;
-			queue_spare(pool, slot);
-			if (at[QUEUE_USED] == NONE)
-				at[QUEUE_USED] = slot;
-		} else if (page_pickable(page, clean) && slot >> pool->shift != pool->drain) {
+		if (page_pickable(page, clean) && slot >> pool->shift != pool->drain)
 			victim_name(pool, slot, &ret_victims[n++]);
-		} else {
+		else
 			skips--;
-		}
 	}
 	return n;
 }

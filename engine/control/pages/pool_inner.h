@@ -22,8 +22,6 @@
 #include "engine/control/pages/pages_inner.h"
 
 #define NONE UINT32_MAX /* stands for "no slot", "no chunk" and "no size class" */
-/* used pages that pool_victims() spares per victim at most; after that it evicts them too */
-#define SPARED_MAX 64
 /* maximum number of slots whose limbo has ended that one call of pool_take() makes free */
 #define LIMBO_BURST 64
 /*
@@ -54,12 +52,11 @@ struct slot {
 	 */
 	uint32_t next;
 	uint8_t state;
-	/* in state PAGE: the page was used since it got its place in its queue */
-	uint8_t used;
 	/* in state PAGE: its queue, enum queue_kind */
 	uint8_t queue;
 	/* what the disk tier knows of the slot: bits of enum slot_disk */
 	uint8_t disk;
+	uint8_t spare;
 	union {
 		struct {
 			uint32_t
@@ -227,6 +224,9 @@ struct pool {
 	 * chunk->used_at
 	 */
 	uint64_t pages, published;
+	/* the page that was touched last, and when; NONE: none was */
+	uint32_t touched;
+	uint64_t touched_ns;
 	uint32_t used_weight; /* how much slower a page of QUEUE_USED ages, in 1/USED_WEIGHT_ONE */
 	unsigned classes;
 	struct size_class class[CLASSES_MAX];
@@ -326,8 +326,10 @@ uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
 
 /* ---- pool_evict.c ---------------------------------------------------------------------------- */
 
-/* Makes a new page the newest of its class, and takes a page out. */
+/* Makes a new page the newest of its class, one that is used the newest of QUEUE_USED. */
 void queue_insert(struct pool *pool, uint32_t slot);
+void queue_use(struct pool *pool, uint32_t slot);
+/* Takes a page out of its queue. */
 void queue_remove(struct pool *pool, uint32_t slot);
 
 #endif

@@ -228,7 +228,8 @@ static void pool_lay_out(struct pool *pool, uint64_t bytes)
 	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
 	pool->chunks = geometry.chunks;
 	pool->used_weight = USED_WEIGHT_MIN;
-	pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open = NONE;
+	pool->touched = pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open =
+		NONE;
 	pool->empty = (struct chunk_list){NONE, NONE};
 }
 

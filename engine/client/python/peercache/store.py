@@ -356,15 +356,18 @@ class PeerCacheStore(Guarded, HiCacheStorage):
             found = min(found, self._session.prefix(space, keys, self.config.exists_timeout_ms))
         return found
 
-    def _there(self, pool: Pool, keys: Sequence[str]) -> list[bool]:
-        """True for each key whose page of this pool is stored, with all its shares."""
+    def _there(self, pool: Pool, keys: Sequence[str], storing: bool = False) -> list[bool]:
+        """True for each key whose page of this pool is stored, with all its shares.
+
+        storing: a set follows, so that the engine hears of these pages before it makes room.
+        """
         there = [True] * len(keys)
         for space in [] if pool.logical else pool.spaces or [pool.flat]:
-            part = self._session.exists(space, keys, self.config.exists_timeout_ms)
+            part = self._session.exists(space, keys, self.config.exists_timeout_ms, False, storing)
             there = [a and b for a, b in zip(there, part)]
         return there
 
-    def _use_prefix(self, extra_info: Any) -> bool:
+    def _use_prefix(self, extra_info: Any, storing: bool = False) -> bool:
         """Looks up the KV pages before those of a call, so that their holders keep them.
 
         SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
@@ -374,7 +377,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         """
         try:
             keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
-            return not keys or all(self._there(self._pools[KV], keys))
+            return not keys or all(self._there(self._pools[KV], keys, storing))
         except Exception as error:  # pylint: disable=broad-except
             self._failed("look-up of a prefix", error)
             return True
@@ -394,7 +397,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Stores KV pages of the KV pool. Returns True for each page that every node can find."""
-        gap = not self._use_prefix(extra_info)
+        gap = not self._use_prefix(extra_info, storing=True)
         return self._move("backup", self._pools[KV], keys, host_indices, gap=gap)
 
     @guarded(nothing(0))
@@ -455,7 +458,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         other than "kv" are copied before they are stored, because SGLang may reuse them during the
         call.
         """
-        gap = not self._use_prefix(extra_info)
+        gap = not self._use_prefix(extra_info, storing=True)
         return self._move_v2("backup", transfers, gap)
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,

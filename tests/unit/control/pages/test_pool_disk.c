@@ -86,8 +86,8 @@ static void pages_on_disk_or_being_written_are_not_named(void **state)
 	assert_false(pool_clean(pool, place[1], 1));
 	assert_true(pool_clean(pool, place[2], 1));
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 8, ahead), 2);
-	assert_int_equal(ahead[0].place, place[1]);
-	assert_int_equal(ahead[1].place, place[3]);
+	assert_int_equal(ahead[0].place, place[3]);
+	assert_int_equal(ahead[1].place, place[1]);
 	pool_close(pool);
 }
 

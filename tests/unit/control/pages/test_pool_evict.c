@@ -23,7 +23,7 @@ static void pages_are_evicted_in_the_order_of_publishing(void **state)
 	pool_close(pool);
 }
 
-static void a_used_page_is_spared_once(void **state)
+static void a_used_page_goes_behind_others(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
@@ -37,14 +37,59 @@ static void a_used_page_is_spared_once(void **state)
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 3);
 	retire(pool, victim);
-	/* pages 1 and 2 were spared now, before page 5 is new: it is the last one */
 	now_ns += LIMBO_NS;
 	assert_true(page_new(pool, MIB, 5, NULL));
 	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
 	assert_int_equal(victim[0].key.word[0], 4);
 	assert_int_equal(victim[1].key.word[0], 5);
-	assert_int_equal(victim[2].key.word[0], 1);
-	assert_int_equal(victim[3].key.word[0], 2);
+	assert_int_equal(victim[2].key.word[0], 2);
+	assert_int_equal(victim[3].key.word[0], 1);
+	pool_close(pool);
+}
+
+/* 1 and 2 are one prompt, used before 3 and 4, which are another. */
+static void of_a_prompt_that_is_used_the_last_page_goes_first(void **state)
+{
+	static const uint64_t want[] = {2, 1, 4, 3};
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+	uint32_t place[5];
+
+	(void)state;
+	for (uint64_t n = 4; n >= 1; n--)
+		assert_true(page_new(pool, MIB, n, &place[n]));
+	for (uint64_t n = 1; n <= 4; n++) {
+		pool_time_ns += n == 3 ? SECOND_NS : 1;
+		pool_touch(pool, place[n]);
+		pool_touch(pool, place[n]);
+	}
+	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(victim[i].key.word[0], want[i]);
+	pool_close(pool);
+}
+
+/* Of a prompt whose head was used, 0 to 9, 700 to 719 are stored behind it. */
+static void a_tail_goes_before_the_head_that_was_used_before_it_was_stored(void **state)
+{
+	static struct pool_victim victim[920];
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[920];
+	bool head = false;
+
+	(void)state;
+	pool_weigh(pool, USED_WEIGHT_ONE);
+	for (uint64_t n = 0; n < 920; n++) {
+		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
+		for (unsigned k = 0; n == 699 && k < 10; k++)
+			pool_touch(pool, place[k]);
+	}
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 920, victim), 920);
+	for (unsigned i = 0; i < 920; i++) {
+		head |= victim[i].key.word[0] < 10;
+		assert_false(head && victim[i].key.word[0] >= 700 && victim[i].key.word[0] < 720);
+	}
+	assert_true(head);
 	pool_close(pool);
 }
 
@@ -132,6 +177,7 @@ static void a_copy_goes_first_unless_it_is_used(void **state)
 		assert_true(pool_last(pool, place[n], generation));
 		assert_true(pool_last(pool, place[n], generation));
 	}
+	pool_time_ns += SECOND_NS;
 	pool_touch(pool, place[3]);
 	for (unsigned n = 0; n < 5; n++)
 		assert_int_equal(replace(pool, 10 + n, NULL), want[n]);
@@ -254,7 +300,7 @@ static void pages_that_are_read_are_passed_over(void **state)
 	for (unsigned round = 0; round < 3; round++) {
 		assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
 		for (unsigned i = 0; i < 3; i++)
-			assert_int_equal(victim[i].key.word[0], i + 2);
+			assert_int_equal(victim[i].key.word[0], 4 - i);
 	}
 	pool_unpin(pool, place[1], 1);
 	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
@@ -292,22 +338,6 @@ static void victims_of_one_call_differ_even_if_all_were_used(void **state)
 	pool_close(pool);
 }
 
-static void finding_a_victim_among_used_pages_takes_bounded_work(void **state)
-{
-	struct pool *pool = pool_new(64 * MIB);
-	struct pool_victim victim;
-	uint32_t place[1000];
-
-	(void)state;
-	for (uint64_t n = 0; n < 1000; n++) {
-		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
-		pool_touch(pool, place[n]);
-	}
-	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, &victim), 1);
-	assert_in_range(victim.key.word[0], 1, 100);
-	pool_close(pool);
-}
-
 static void nothing_is_evicted_while_a_chunk_is_free(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
@@ -342,7 +372,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(pages_are_evicted_in_the_order_of_publishing, start),
-		cmocka_unit_test_setup(a_used_page_is_spared_once, start),
+		cmocka_unit_test_setup(a_used_page_goes_behind_others, start),
+		cmocka_unit_test_setup(of_a_prompt_that_is_used_the_last_page_goes_first, start),
+		cmocka_unit_test_setup(
+			a_tail_goes_before_the_head_that_was_used_before_it_was_stored, start),
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
 		cmocka_unit_test_setup(a_page_that_is_stored_again_counts_as_used, start),
 		cmocka_unit_test_setup(a_copy_goes_first_unless_it_is_used, start),
@@ -353,7 +386,6 @@ int main(void)
 		cmocka_unit_test_setup(a_new_batch_stays_beside_pages_that_were_all_used, start),
 		cmocka_unit_test_setup(pages_that_are_read_are_passed_over, start),
 		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_used, start),
-		cmocka_unit_test_setup(finding_a_victim_among_used_pages_takes_bounded_work, start),
 		cmocka_unit_test_setup(nothing_is_evicted_while_a_chunk_is_free, start),
 		cmocka_unit_test_setup(a_pool_full_of_credits_has_neither_slots_nor_victims, start),
 	};

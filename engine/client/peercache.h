@@ -304,7 +304,7 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
 	unsigned timeout_ms, enum pc_result *ret_results);
 /*
  * A hint for the sets that the channel submits from now on. true: their pages follow others of a
- * prompt that are not all stored, so nobody can use them at present. They are stored, and evicted
+ * prompt that are not all stored, so no host can use them at present. They are stored, and evicted
  * before other pages. false, the default: no page before them is known to be missing.
  */
 PC_API void pc_channel_gap(struct pc_channel *channel, bool gap);

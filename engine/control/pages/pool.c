@@ -5,9 +5,9 @@
  * that leave it. The control plane's thread only.
  *
  * Chunks. A class exists as long as it owns a chunk. A chunk is free again as soon as its last slot
- * has left limbo. Drained chunks stay reserved for the requesting page size for RESERVE_NS after the
- * last of them; otherwise the class that lost them could reclaim them at once. The reservation ends
- * because pages of that size may never come.
+ * has left limbo. Drained chunks stay reserved for the requesting page size until RESERVE_NS after
+ * the last of them; otherwise the class that lost them could reclaim them at once. The reservation
+ * ends because pages of that size may never come.
  *
  * Limbo. A slot enters limbo in three steps, in this order: its generation is incremented, a fence
  * makes that visible, the clock is read (pool_rest()). Its limbo ends limbo_ns after that reading.

@@ -359,7 +359,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
     def _there(self, pool: Pool, keys: Sequence[str], storing: bool = False) -> list[bool]:
         """True for each key whose page of this pool is stored, with all its shares.
 
-        storing: a set follows, so that the engine hears of these pages before it makes room.
+        storing: a set follows, so the engine is told of these pages before it makes room.
         """
         there = [True] * len(keys)
         for space in [] if pool.logical else pool.spaces or [pool.flat]:

@@ -73,8 +73,9 @@ int main(int argc, char **argv)
 		usleep(FILL_US / slots * BATCH);
 		stored += call(here, pc_set, FRESH, n, BATCH);
 		call(there, pc_exists, FRESH, n, BATCH / 2);
-		/* the pool was full after slots - 3 * GROUP, and a group or more has left since */
-		if (n == (slots - GROUP) / BATCH * BATCH) {
+		/* the pool was full after slots - 3 * GROUP, and a group or more has left since; a
+		 * page that was used goes when it is twice as old as those that were not */
+		if (n == (slots - 2 * GROUP) / BATCH * BATCH) {
 			idle = call(there, pc_exists, IDLE, 0, GROUP);
 			once = call(there, pc_exists, ONCE, 0, GROUP);
 		}

@@ -981,8 +981,10 @@ class Death(harness.ClusterTest):
         for i in range(8):  # 32 MiB more, which no call reads
             if i % 4 == 0:
                 # a client reports the use of a page once a second, and its engine collects that
-                harness.wait_for(lambda i=i: stores[1].batch_exists(wanted) == 64 and engines.status(
-                    0)["counters"]["pages_used_remotely"] >= 64 * (1 + i // 4), 30,
+                due = 64 * (1 + i // 4)
+                harness.wait_for(
+                    lambda due=due: stores[1].batch_exists(wanted) == 64 and engines.status(0)[
+                        "counters"]["pages_used_remotely"] >= due, 30,
                     "engine 0 knows that its pages were found")
             self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))
         self.assertEqual(sum(stores[1].batch_get_v1(wanted, there.indices(range(64)))), 64)

@@ -182,6 +182,27 @@ def make_folder(*packages):
     return folder
 
 
+def make_other(name, *packages, without=()):
+    """Makes a virtual environment with these packages and what they need, unless it is complete.
+
+    without: packages that are needed only where there is a GPU. Returns its Python.
+    """
+    os.makedirs(FOLDER, exist_ok=True)
+    folder = folder_of(name, PIP, *packages, *without)
+    use(folder)
+    other = os.path.join(folder, "bin", "python")
+    if not complete(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        run("making a virtual environment (python3-venv)", sys.executable, "-m", "venv", folder)
+        pip_ = (other, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        run("pip", *pip_, "install", PIP)
+        run(" and ".join(packages), *pip_, "install", "--no-compile", *packages)
+        if without:
+            run("pip", *pip_, "uninstall", "--yes", *without)
+        finish(folder)
+    return other
+
+
 def remove_unused():
     """Removes folders that are not listed here and that no process has used for KEPT_DAYS."""
     listed = {venv_folder()}

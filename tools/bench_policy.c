@@ -231,6 +231,8 @@ static void engine_set(struct cache *c, uint32_t block)
 
 	if (c->held >= most)
 		engine_evict(c, most);
+	if (!c->gap)
+		pool_order(c->pool, c->before);
 	if (c->held == most || pool_take(c->pool, PAGE_UNIT, &c->note[block], &generation) ||
 		pool_publish(c->pool, c->note[block], generation, &key, PAGE_UNIT))
 		die("the engine's pool of %u pages has no room beside %u", most, c->held);
@@ -238,12 +240,10 @@ static void engine_set(struct cache *c, uint32_t block)
 	from = ghost_take(c->ghosts, &key, c->entries);
 	if (from != EVICTED_NOT && pool_again(c->pool, c->note[block], generation))
 		used_weight_again(&c->weight, from, c->held);
-	if (c->gap) {
+	if (c->gap)
 		(void)pool_last(c->pool, c->note[block], generation);
-		return;
-	}
-	pool_order(c->pool, c->note[block], c->before);
-	c->before = c->note[block];
+	else
+		c->before = c->note[block];
 }
 
 enum { POLICY_ENGINE, POLICY_LRU, POLICY_OPTIMUM = 6, POLICIES };

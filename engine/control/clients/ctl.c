@@ -286,24 +286,6 @@ static bool publish_page_make(struct ctl *ctl, const struct page_publish *page,
 	return true;
 }
 
-/*
- * Tells the pool that the page follows the pages of its batch that were published before it, or
- * behind a page that is missing, which makes it the next to go.
- */
-static void publish_page_order(
-	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page)
-{
-	unsigned rail = place_rail(page->at->place);
-	struct pool *pool = ctl->control->rail[rail].pool;
-
-	if (page->bits & PUBLISH_GAP) {
-		(void)pool_last(pool, page->at->place, page->at->generation);
-		return;
-	}
-	pool_order(pool, page->at->place, c->batch_last[rail]);
-	c->batch_last[rail] = page->at->place;
-}
-
 static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page)
 {
 	struct control *control = ctl->control;
@@ -311,6 +293,8 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 	const struct index_entry *old;
 	enum op_status status;
 	struct credit credit;
+	struct pool *pool;
+	uint32_t *last;
 
 	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
 		control->counter[COUNTER_ops_invalid]++;
@@ -331,6 +315,10 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 	}
 	if (old)
 		evict_take_away(ctl->evict, &at->key, old->place, old->generation);
+	pool = control->rail[place_rail(at->place)].pool;
+	last = &c->batch_last[place_rail(at->place)];
+	if (!(page->bits & PUBLISH_GAP))
+		pool_order(pool, *last);
 	if (!publish_page_make(ctl, page, &credit, &status)) {
 		ctl_give_back(ctl, &credit);
 		publish_page_end(ctl, page->later, status);
@@ -345,7 +333,10 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
-	publish_page_order(ctl, c, page);
+	if (page->bits & PUBLISH_GAP)
+		(void)pool_last(pool, at->place, at->generation);
+	else
+		*last = at->place;
 }
 
 /*

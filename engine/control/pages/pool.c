@@ -488,8 +488,10 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
 	uint32_t length)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_CREDIT);
+	uint32_t before = pool->before;
 	struct chunk *chunk;
 
+	pool->before = UINT32_MAX;
 	if (slot == NONE || length == 0 || (key->word[0] | key->word[1]) == 0)
 		return -EINVAL;
 	chunk = slot_chunk(pool, slot);
@@ -501,7 +503,7 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
 	chunk->pages++;
 	chunk->used_at = ++pool->published;
 	pool->pages++;
-	queue_insert(pool, slot);
+	queue_insert(pool, slot, before);
 	return 0;
 }
 

@@ -96,10 +96,10 @@ int pool_prove(struct pool *pool, const struct pool_proven *page);
  */
 void pool_rest(struct pool *pool);
 /*
- * The page at `place`, which was just published, is evicted before that at `before`, which was
- * published lately: it follows it in a prompt. Without effect if one of them is no page.
+ * The next page that pool_publish() makes follows that at `before`, published lately, in a prompt:
+ * it is evicted before it. Without effect if `before` is no page.
  */
-void pool_order(struct pool *pool, uint32_t place, uint32_t before);
+void pool_order(struct pool *pool, uint32_t before);
 /*
  * Marks a page as used. A place without a page is ignored, because touches are hints that also
  * come from other hosts.

@@ -99,13 +99,28 @@ static void queue_unlink(struct pool *pool, uint32_t slot)
 		pool->slots[page->next].newer = page->newer;
 }
 
-void queue_insert(struct pool *pool, uint32_t slot)
+/* The slot of the page at `before`, which a page of `slot` follows in QUEUE_NEW; NONE: none. */
+static uint32_t queue_before(const struct pool *pool, uint32_t slot, uint32_t before)
+{
+	uint32_t newer = pool_locate(pool, before);
+	const struct slot *page = newer == NONE ? NULL : &pool->slots[newer];
+
+	if (!page || page->state != SLOT_PAGE || page->queue != QUEUE_NEW ||
+		slot_chunk(pool, newer)->class != slot_chunk(pool, slot)->class ||
+		(uint32_t)pool->published - page->queued_at > BATCH_PAGES_MAX)
+		return NONE;
+	return newer;
+}
+
+void queue_insert(struct pool *pool, uint32_t slot, uint32_t before)
 {
 	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+	uint32_t newer = before == UINT32_MAX ? NONE : queue_before(pool, slot, before);
 
-	pool->slots[slot] =
-		(struct slot){.state = SLOT_PAGE, .queued_at = (uint32_t)pool->published};
-	queue_link(pool, slot, NONE);
+	pool->slots[slot] = (struct slot){.state = SLOT_PAGE,
+		.queued_at =
+			newer == NONE ? (uint32_t)pool->published : pool->slots[newer].queued_at};
+	queue_link(pool, slot, newer);
 	class->pages++;
 	class->dirty++;
 }
@@ -119,21 +134,9 @@ void queue_remove(struct pool *pool, uint32_t slot)
 	class->pages--;
 }
 
-void pool_order(struct pool *pool, uint32_t place, uint32_t before)
+void pool_order(struct pool *pool, uint32_t before)
 {
-	uint32_t slot = pool_locate(pool, place), newer = pool_locate(pool, before);
-	const struct slot *page;
-
-	if (slot == NONE || newer == NONE || slot == newer)
-		return;
-	page = &pool->slots[newer];
-	if (pool->slots[slot].state != SLOT_PAGE || page->state != SLOT_PAGE ||
-		page_queue(pool, slot) != page_queue(pool, newer) ||
-		(uint32_t)pool->published - page->queued_at > BATCH_PAGES_MAX)
-		return;
-	queue_unlink(pool, slot);
-	pool->slots[slot].queued_at = page->queued_at;
-	queue_link(pool, slot, newer);
+	pool->before = before;
 }
 
 void queue_use(struct pool *pool, uint32_t slot)

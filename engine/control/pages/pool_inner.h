@@ -224,6 +224,7 @@ struct pool {
 	 * chunk->used_at
 	 */
 	uint64_t pages, published;
+	uint32_t before; /* place of the page that the next one follows, see pool_order() */
 	/* the page that was touched last, and when; NONE: none was */
 	uint32_t touched;
 	uint64_t touched_ns;
@@ -326,8 +327,9 @@ uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
 
 /* ---- pool_evict.c ---------------------------------------------------------------------------- */
 
-/* Makes a new page the newest of its class, one that is used the newest of QUEUE_USED. */
-void queue_insert(struct pool *pool, uint32_t slot);
+/* Makes a new page the newest of its class, or puts it behind the page at `before`. */
+void queue_insert(struct pool *pool, uint32_t slot, uint32_t before);
+/* Makes a page that is used the newest of QUEUE_USED. */
 void queue_use(struct pool *pool, uint32_t slot);
 /* Takes a page out of its queue. */
 void queue_remove(struct pool *pool, uint32_t slot);

@@ -175,7 +175,7 @@ static void adopt_slot(
 		chunk->pages++;
 		chunk->used_at = ++pool->published;
 		pool->pages++;
-		queue_insert(pool, slot);
+		queue_insert(pool, slot, UINT32_MAX);
 	} else {
 		page_head_retire(&pool->heads[unit]);
 		limbo_enter(pool, slot);
@@ -228,8 +228,8 @@ static void pool_lay_out(struct pool *pool, uint64_t bytes)
 	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
 	pool->chunks = geometry.chunks;
 	pool->used_weight = USED_WEIGHT_MIN;
-	pool->touched = pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open =
-		NONE;
+	pool->before = pool->touched = pool->drain = pool->limbo_first = pool->limbo_last =
+		pool->limbo_open = NONE;
 	pool->empty = (struct chunk_list){NONE, NONE};
 }
 

@@ -104,8 +104,8 @@ static void a_page_of_a_batch_that_was_named_is_named(void **state)
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 2, ahead), 2);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
+	pool_order(pool, place[1]);
 	assert_true(page_new(pool, PAGE, 5, &place[4]));
-	pool_order(pool, place[4], place[1]);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 8, ahead), 3);
 	assert_int_equal(ahead[0].place, place[4]);
 	pool_close(pool);

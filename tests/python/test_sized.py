@@ -61,6 +61,7 @@ class Sized(harness.ClusterTest):
                 [len(page), 0])
             self.assertEqual(ctypes.string_at(registered, len(page)), page)
             self.assertGreater(session.counts()["longer"], 0)
+            self.assertEqual(session.failures(), {})
         self.assertEqual(sessions[1].counts()["corrupt"], 0)
         self.assertEqual(sessions[1].counts()["stale"], 0)
 

@@ -284,14 +284,14 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 /* ---- outcomes -------------------------------------------------------------------------------- */
 
 /*
- * Counts a page with a result other than PC_HIT; hits are counted in page_get_here(), page_hit(),
- * get.c and rail.c.
+ * Counts a page with a result other than PC_HIT, if it is no answer about a longer page. Hits are
+ * counted in page_get_here(), page_hit() and answer.c.
  */
 void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
 
-	if (b->kind >= BATCH_PEEK)
+	if (b->kind >= BATCH_PEEK || result == PC_LONGER)
 		return;
 	b->missed[result < PC_INVALID ? (unsigned)result : STATISTICS_OTHER]++;
 	if (result == PC_MISS && b->kind != BATCH_REMOVE)

@@ -261,6 +261,10 @@ class Mooncake(harness.ClusterTest):
             "engine_start": True, "protocol": "rdma", "device_names": "mlx5_0", "timeout_ms": 7,
             "discovery_addr": "127.0.0.1:50051", "global_segment_size": "64MB",
             "disk_enabled": False})
+        lmcache = {"device_name": "mlx5_1", "master_server_address": "10.0.0.1:1"}
+        self.assertEqual(mooncake.extra_config(lmcache), {
+            "engine_start": True, "disk_enabled": False, "device_names": "mlx5_1",
+            "discovery_addr": "10.0.0.1:1"})
         config = mooncake.configuration.read(found)
         self.assertFalse(config.former or config.disk_default)
         found = mooncake.extra_config({**given, "enable_ssd_offload": "true", "protocol": "",

@@ -182,13 +182,14 @@ def make_folder(*packages):
     return folder
 
 
-def make_other(name, *packages, without=()):
+def make_other(name, *packages, alone=(), without=()):
     """Makes a virtual environment with these packages and what they need, unless it is complete.
 
-    without: packages that are needed only where there is a GPU. Returns its Python.
+    alone: further ones, without what they need. without: those that are needed only where there is
+    a GPU. Returns its Python.
     """
     os.makedirs(FOLDER, exist_ok=True)
-    folder = folder_of(name, PIP, *packages, *without)
+    folder = folder_of(name, PIP, *packages, *alone, *without)
     use(folder)
     other = os.path.join(folder, "bin", "python")
     if not complete(folder):
@@ -197,6 +198,8 @@ def make_other(name, *packages, without=()):
         pip_ = (other, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run("pip", *pip_, "install", PIP)
         run(" and ".join(packages), *pip_, "install", "--no-compile", *packages)
+        if alone:
+            run(alone[0], *pip_, "install", "--no-compile", "--no-deps", *alone)
         if without:
             run("pip", *pip_, "uninstall", "--yes", *without)
         finish(folder)

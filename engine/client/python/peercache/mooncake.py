@@ -42,10 +42,11 @@ CLEAR_MS = 120000  # deadline of remove_all()
 EXTRA = "PEERCACHE_EXTRA_CONFIG"  # environment: keys of the extra config, as JSON
 NEEDED = ("local_hostname", "metadata_server")  # keys of a dict of setup()
 
-# What an argument of setup() means: a key of the extra config.
+# What an argument of setup() means: a key of the extra config. The last two are LMCache's words.
 MEANS = {"protocol": "protocol", "rdma_devices": "device_names",
          "master_server_addr": "discovery_addr", "global_segment_size": "global_segment_size",
-         "ssd_offload_path": "disk_path"}
+         "ssd_offload_path": "disk_path", "device_name": "device_names",
+         "master_server_address": "discovery_addr"}
 # Arguments without a meaning, and why.
 WITHOUT = {"metadata_server": "engines tell each other what they have",
            "engine": "the engine of this host has the NICs",

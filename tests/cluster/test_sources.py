@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -363,6 +364,18 @@ def code(text):
 
 
 @unittest.skipUnless(ETCD, "no etcd: run tools/install --etcd")
+class Trickle(socketserver.BaseRequestHandler):
+    """An endpoint whose answer never ends."""
+    def handle(self):
+        try:
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+            while True:
+                self.request.sendall(b" ")
+                time.sleep(0.5)
+        except OSError:
+            pass
+
+
 class WithEtcd(SourceTest):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-etcd-")
@@ -426,15 +439,22 @@ class WithEtcd(SourceTest):
         self.addCleanup(signals(signal.SIGCONT))
         self.outage(lambda: harness.freeze(self.etcd.process), signals(signal.SIGCONT))
 
-    def test_an_endpoint_that_hangs_and_one_that_refuses_delay_nothing(self):
+    def test_endpoints_that_hang_refuse_or_trickle_are_passed_over(self):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)
+        slow = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickle)
+        slow.daemon_threads = True
+        threading.Thread(target=slow.serve_forever, daemon=True).start()
+        self.addCleanup(slow.server_close)
+        self.addCleanup(slow.shutdown)
         urls = ",".join([f"http://127.0.0.1:{silent.getsockname()[1]}",
-                         f"http://127.0.0.1:{harness.cluster.free_port()}", self.etcd.url])
+                         f"http://127.0.0.1:{harness.cluster.free_port()}",
+                         f"http://127.0.0.1:{slow.server_address[1]}", self.etcd.url])
         engines = self.begin(2, urls=urls)
         engines.joined([0, 1])
-        harness.wait_for(lambda: engines.log(0).count("asked again") == 2, 60,
-                         "both endpoints are named")
+        harness.wait_for(lambda: engines.log(0).count("asked again") == 3, 60,
+                         "all three endpoints are named")
+        self.logged(engines, 0, "it answers too slowly")
         self.stop_cleanly(engines)
 
     @unittest.skipIf(os.geteuid(), "needs root for mount namespaces")
@@ -476,11 +496,12 @@ class WithEtcd(SourceTest):
         self.logged(engines, 0, "5 values at " + PREFIX)
         self.stop_cleanly(engines)
 
-    def test_more_engines_than_one_list_has(self):
-        """150 keys of engines that are gone sort before the names of two engines, 150 behind."""
+    def test_a_long_list(self):
+        """150 keys of engines that are gone sort before the names of two engines, 150 behind; the
+        list has 600 KB."""
         for i in range(150):
             self.etcd.put(f"{PREFIX}!{i:03}", f"127.0.0.2:{10 + i}")
-            self.etcd.put(f"{PREFIX}~{i:03}", f"127.0.0.2:{200 + i}")
+            self.etcd.put(f"{PREFIX}~{i:03}", "x" * 3000)
         engines = self.begin(2)
         engines.joined([0, 1])
         self.stop_cleanly(engines)

@@ -5,9 +5,10 @@
  * ETCD_LEASE_S, and lists the keys of the others every ETCD_PERIOD_S. etcd gives addresses and
  * nothing else: a key that expires removes no member, and the cluster works on without etcd.
  *
- * A round with one endpoint is: log in (with cluster.etcd_user), keep the lease alive, grant it and
- * store the key if either is gone, list. The endpoint that finished the last round is asked alone;
- * when it fails, all others are asked side by side. An answer takes at most ETCD_ANSWER_S.
+ * A round with one endpoint is: resolve its name, log in (with cluster.etcd_user), keep the lease
+ * alive, grant it and store the key if either is gone, list. The endpoint that finished the last
+ * round is asked again; when it fails, the next one is. An answer takes at most ETCD_ANSWER_S, and
+ * a round ends when the next one is due.
  *
  * The texts of requests and answers are made and read by pure functions, which etcd_inner.h
  * describes. Control plane's thread only; nothing blocks.
@@ -33,8 +34,7 @@
 #define ETCD_ENDPOINTS_MAX 8
 #define ETCD_PERIOD_S 10
 #define ETCD_ANSWER_S 2
-#define ETCD_ROUND_NS (8ull * 1000000000) /* a round that is not finished by then is given up */
-#define ETCD_BODY_MAX (256 << 10)         /* bytes of an answer that is read */
+#define ETCD_BODY_MAX (1 << 20) /* bytes of an answer that is read: ETCD_LIST_MAX long keys */
 
 #define DEPTH_MAX 8 /* levels of an answer; etcd uses four */
 #define BASE64_BYTES(bytes) (((bytes) + 2) / 3 * 4 + 1)
@@ -104,7 +104,7 @@ char *etcd_ask_put(const struct etcd_keys *keys, int64_t lease)
 	return etcd_text(ask);
 }
 
-char *etcd_ask_list(const struct etcd_keys *keys, bool from_own)
+char *etcd_ask_list(const struct etcd_keys *keys)
 {
 	json_object *ask = json_object_new_object();
 	char end[ETCD_KEY_BYTES];
@@ -112,7 +112,7 @@ char *etcd_ask_list(const struct etcd_keys *keys, bool from_own)
 	/* The first key behind all that begin with `start`: its last character is one higher. */
 	snprintf(end, sizeof(end), "%s", keys->start);
 	end[strlen(end) - 1]++;
-	etcd_add_base64(ask, "key", from_own ? keys->own : keys->start);
+	etcd_add_base64(ask, "key", keys->start);
 	etcd_add_base64(ask, "range_end", end);
 	etcd_add_number(ask, "limit", ETCD_LIST_MAX);
 	/* The endpoint answers alone, also when etcd has no majority: an old list will do. */
@@ -153,11 +153,6 @@ struct json_object *etcd_parse(const char *text, size_t bytes)
 		return answer;
 	json_object_put(answer);
 	return NULL;
-}
-
-void etcd_free(struct json_object *answer)
-{
-	json_object_put(answer);
 }
 
 const char *etcd_error(struct json_object *answer)
@@ -242,20 +237,12 @@ static const char *const path_of[] = {
 };
 
 struct endpoint {
-	struct etcd *etcd;
 	char name[ADDRESS_TEXT_BYTES]; /* host:port, for the log and the header Host */
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
-	struct net_query *query; /* of the name, in STEP_NAME; NULL: none is in progress */
-	unsigned tried;          /* addresses of the name; modulo their number it is the next one */
-	char at[NAME_BYTES_MAX]; /* address of the connection */
-	struct evhttp_connection *connection; /* NULL: the name had no address yet */
-	struct evhttp_request *request;       /* the request in flight; NULL: none */
-	enum step step;
-	uint64_t begun_ns; /* start of the round */
-	char *token;       /* of the last login, owned; NULL: none */
-	bool failing;      /* the last round failed, and the reason was logged */
-	bool works;        /* a round has succeeded since the last failure */
+	char at[NAME_BYTES_MAX]; /* address of the last round; "": none */
+	unsigned tried; /* rounds that failed; modulo the number of addresses, which is next */
+	bool failing;   /* the last round failed, and the reason was logged */
 };
 
 struct etcd {
@@ -265,113 +252,28 @@ struct etcd {
 	struct etcd_keys keys;
 	int64_t lease;         /* random number that this engine gave its lease; not 0 */
 	bool stored;           /* the key was stored under this lease */
-	bool more;             /* the last list from the start of the keys was not complete */
-	bool from_own;         /* the next list starts at the own key */
+	bool listed;           /* a round has succeeded */
 	struct etcd_list list; /* that is used now */
-	struct endpoint *good; /* finished the last round; NULL: none did */
 	char user[NAME_BYTES_MAX];
 	char password[NAME_BYTES_MAX];
 	unsigned endpoints;
 	struct endpoint endpoint[ETCD_ENDPOINTS_MAX];
+
+	/* ---- the round ---- */
+	unsigned at;             /* the endpoint that is asked */
+	unsigned fails;          /* rounds in a row, with any endpoint */
+	struct net_query *query; /* of its name, in STEP_NAME; NULL: none is in progress */
+	struct evhttp_connection *connection; /* of the last round; NULL: there was none */
+	enum step step;
+	char *token; /* of the last login, owned; NULL: none */
 };
 
-static void endpoint_ask(struct endpoint *endpoint, enum step step);
-static void endpoint_round_failed(struct endpoint *endpoint, const char *why);
+static void etcd_ask(struct etcd *etcd, enum step step);
 
-/* Connects the endpoint to an address. False: no memory. */
-static bool endpoint_connect(struct endpoint *endpoint, const char *address)
+/* The next endpoint is asked, at once until each has been. */
+static void round_failed(struct etcd *etcd, const char *why)
 {
-	struct timeval limit = {.tv_sec = ETCD_ANSWER_S};
-	struct evhttp_connection *connection = evhttp_connection_base_new(
-		endpoint->etcd->control->base, NULL, address, endpoint->port);
-
-	if (!connection)
-		return false;
-	if (endpoint->connection)
-		evhttp_connection_free(endpoint->connection);
-	endpoint->connection = connection;
-	snprintf(endpoint->at, sizeof(endpoint->at), "%s", address);
-	evhttp_connection_set_timeout_tv(connection, &limit);
-	evhttp_connection_set_retries(connection, 0);
-	evhttp_connection_set_max_body_size(connection, ETCD_BODY_MAX);
-	evhttp_connection_set_max_headers_size(connection, 16 << 10);
-	return true;
-}
-
-/* Connects to the next address of the name, unless the one in use works and is among them. */
-static bool endpoint_choose(struct endpoint *endpoint, const struct addrinfo *found)
-{
-	char address[NAME_BYTES_MAX], chosen[NAME_BYTES_MAX] = "";
-	unsigned count = 0, skip;
-
-	for (const struct addrinfo *each = found; each; each = each->ai_next)
-		count++;
-	skip = endpoint->tried % count;
-	for (const struct addrinfo *each = found; each; each = each->ai_next) {
-		if (getnameinfo(each->ai_addr, each->ai_addrlen, address, sizeof(address), NULL, 0,
-			    NI_NUMERICHOST) != 0)
-			continue;
-		if (endpoint->works && strcmp(address, endpoint->at) == 0)
-			return true;
-		if (skip-- == 0)
-			snprintf(chosen, sizeof(chosen), "%s", address);
-	}
-	endpoint->tried++;
-	return chosen[0] && endpoint_connect(endpoint, chosen);
-}
-
-static void endpoint_round_connected(struct endpoint *endpoint)
-{
-	endpoint->begun_ns = net_now();
-	endpoint_ask(
-		endpoint, endpoint->etcd->user[0] && !endpoint->token ? STEP_LOGIN : STEP_KEEP);
-}
-
-/* A name that has no address now does not end a connection. */
-static void endpoint_resolved(void *context, const char *error, const struct addrinfo *found)
-{
-	struct endpoint *endpoint = context;
-	char why[96];
-
-	endpoint->query = NULL;
-	if (found && !endpoint_choose(endpoint, found))
-		error = "no memory";
-	if (endpoint->connection && (found || endpoint->works)) {
-		endpoint_round_connected(endpoint);
-		return;
-	}
-	text_fit(why, sizeof(why), "the name cannot be resolved: %.60s", error ? error : "?");
-	endpoint_round_failed(endpoint, why);
-	if (!endpoint->etcd->good)
-		endpoint->etcd->control->members->list[SEED_ETCD].silence.sure = true;
-}
-
-static void endpoint_round_begin(struct endpoint *endpoint)
-{
-	struct net_query *query;
-	struct sockaddr_storage literal;
-	socklen_t bytes;
-
-	if (endpoint->step != STEP_IDLE)
-		return;
-	endpoint->step = STEP_NAME;
-	if (address_literal(endpoint->host, endpoint->port, &literal, &bytes) == 0) {
-		if (endpoint->connection || endpoint_connect(endpoint, endpoint->host))
-			endpoint_round_connected(endpoint);
-		else
-			endpoint_round_failed(endpoint, "no memory");
-		return;
-	}
-	query = net_resolve(
-		endpoint->etcd->dns, endpoint->host, endpoint->port, endpoint_resolved, endpoint);
-	/* NULL: it was answered already. */
-	if (query)
-		endpoint->query = query;
-}
-
-static void endpoint_round_failed(struct endpoint *endpoint, const char *why)
-{
-	struct etcd *etcd = endpoint->etcd;
+	struct endpoint *endpoint = &etcd->endpoint[etcd->at];
 	char text[SEED_WHY_BYTES];
 
 	if (!endpoint->failing)
@@ -379,132 +281,155 @@ static void endpoint_round_failed(struct endpoint *endpoint, const char *why)
 			"cluster.etcd %s: %s. It is asked again every %d s; the members stay members",
 			endpoint->name, why, ETCD_PERIOD_S);
 	endpoint->failing = true;
-	endpoint->works = false;
-	endpoint->step = STEP_IDLE;
-	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
-	free(endpoint->token);
-	endpoint->token = NULL;
-	if (etcd->good && etcd->good != endpoint)
-		return;
+	endpoint->tried++;
 	text_fit(text, sizeof(text), "%s: %s", endpoint->name, why);
 	seed_source_read(etcd->control, SEED_ETCD, text);
-	if (!etcd->good)
-		return;
-	etcd->good = NULL;
-	for (unsigned i = 0; i < etcd->endpoints; i++)
-		if (&etcd->endpoint[i] != endpoint)
-			endpoint_round_begin(&etcd->endpoint[i]);
+	etcd->step = STEP_IDLE;
+	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
+	free(etcd->token);
+	etcd->token = NULL;
+	etcd->at = (etcd->at + 1) % etcd->endpoints;
+	if (++etcd->fails % etcd->endpoints)
+		net_timer_set(etcd->tick, 0);
 }
 
-static void endpoint_round_done(struct endpoint *endpoint, const struct etcd_list *list)
+/* Sets endpoint->at. The address that answered last stays, while the name has it or has none. */
+static void endpoint_choose(struct endpoint *endpoint, const struct addrinfo *found)
 {
-	struct etcd *etcd = endpoint->etcd;
-	bool part = etcd->from_own; /* the list has only the keys from the own one on */
+	const struct addrinfo *each = found;
+	char address[NAME_BYTES_MAX] = "";
 
-	endpoint->step = STEP_IDLE;
-	if (!endpoint->works)
+	for (; !endpoint->failing && each; each = each->ai_next)
+		if (getnameinfo(each->ai_addr, each->ai_addrlen, address, sizeof(address), NULL, 0,
+			    NI_NUMERICHOST) == 0 &&
+			strcmp(address, endpoint->at) == 0)
+			return;
+	if (!found && !endpoint->failing)
+		return;
+	endpoint->at[0] = '\0';
+	each = found;
+	for (unsigned skip = endpoint->tried; skip && each; skip--)
+		each = each->ai_next ? each->ai_next : found;
+	if (each)
+		(void)getnameinfo(each->ai_addr, each->ai_addrlen, endpoint->at,
+			sizeof(endpoint->at), NULL, 0, NI_NUMERICHOST);
+}
+
+static void round_resolved(void *context, const char *error, const struct addrinfo *found)
+{
+	struct etcd *etcd = context;
+	struct endpoint *endpoint = &etcd->endpoint[etcd->at];
+	char why[96];
+
+	etcd->query = NULL;
+	endpoint_choose(endpoint, found);
+	if (!endpoint->at[0]) {
+		text_fit(why, sizeof(why), "the name cannot be resolved: %.60s",
+			error ? error : "?");
+		round_failed(etcd, why);
+		etcd->control->members->list[SEED_ETCD].silence.sure = true;
+		return;
+	}
+	if (etcd->connection)
+		evhttp_connection_free(etcd->connection);
+	etcd->connection =
+		evhttp_connection_base_new(etcd->control->base, NULL, endpoint->at, endpoint->port);
+	if (!etcd->connection) {
+		round_failed(etcd, "no memory");
+		return;
+	}
+	evhttp_connection_set_timeout(etcd->connection, ETCD_ANSWER_S);
+	evhttp_connection_set_max_body_size(etcd->connection, ETCD_BODY_MAX);
+	evhttp_connection_set_max_headers_size(etcd->connection, 16 << 10);
+	etcd_ask(etcd, etcd->user[0] && !etcd->token ? STEP_LOGIN : STEP_KEEP);
+}
+
+static void round_done(struct etcd *etcd)
+{
+	struct endpoint *endpoint = &etcd->endpoint[etcd->at];
+	const struct etcd_list *list = &etcd->list;
+
+	etcd->step = STEP_IDLE;
+	if (endpoint->failing || !etcd->listed)
 		log_info("cluster.etcd %s: %s%u addresses at %s", endpoint->name,
 			list->more ? "more than " : "", list->count, etcd->keys.start);
-	endpoint->works = true;
+	etcd->listed = true;
 	endpoint->failing = false;
-	etcd->good = endpoint;
-	seed_source_read(etcd->control, SEED_ETCD, NULL);
-	if (!list->own && (part || !list->more))
+	etcd->fails = 0;
+	if (!list->own && !list->more)
 		etcd->stored = false; /* removed by hand, for example: the next round stores it */
-	if (!part)
-		etcd->more = list->more;
-	/* Of many engines, each lists the first ones and its followers in turn. */
-	etcd->from_own = etcd->more && !part;
 	if (list->bad)
 		log_warn("cluster.etcd %s: %u values at %s are not address:port and are not used",
 			endpoint->name, list->bad, etcd->keys.start);
-	if (!list->count && part)
-		return;
-	etcd->list = *list;
-	member_seeds_replace(etcd->control, SEED_ETCD, etcd->list.address, etcd->list.count);
+	member_seeds_replace(etcd->control, SEED_ETCD, list->address, list->count);
 }
 
 /* Goes on with the round after a good answer to the present step. */
-static void endpoint_step_done(struct endpoint *endpoint, struct json_object *answer)
+static void step_done(struct etcd *etcd, struct json_object *answer)
 {
-	struct etcd *etcd = endpoint->etcd;
-	struct etcd_list list;
-
-	switch (endpoint->step) {
+	switch (etcd->step) {
 	case STEP_LOGIN:
-		endpoint->token = etcd_token(answer);
-		if (endpoint->token)
-			endpoint_ask(endpoint, STEP_KEEP);
+		etcd->token = etcd_token(answer);
+		if (etcd->token)
+			etcd_ask(etcd, STEP_KEEP);
 		else
-			endpoint_round_failed(endpoint, "the answer to the login has no token");
+			round_failed(etcd, "the answer to the login has no token");
 		break;
 	case STEP_KEEP:
 		if (etcd_lease_seconds(answer) <= 0)
-			endpoint_ask(endpoint, STEP_GRANT);
+			etcd_ask(etcd, STEP_GRANT);
 		else
-			endpoint_ask(endpoint, etcd->stored ? STEP_LIST : STEP_PUT);
+			etcd_ask(etcd, etcd->stored ? STEP_LIST : STEP_PUT);
 		break;
-	case STEP_GRANT: endpoint_ask(endpoint, STEP_PUT); break;
+	case STEP_GRANT: etcd_ask(etcd, STEP_PUT); break;
 	case STEP_PUT:
 		etcd->stored = true;
-		endpoint_ask(endpoint, STEP_LIST);
+		etcd_ask(etcd, STEP_LIST);
 		break;
 	case STEP_LIST:
 		etcd_list(answer, &etcd->keys, (uint16_t)etcd->control->settings->cluster_port,
-			&list);
-		endpoint_round_done(endpoint, &list);
+			&etcd->list);
+		round_done(etcd);
 		break;
 	case STEP_NAME:
 	case STEP_IDLE: break;
 	}
 }
 
-static void endpoint_answer(struct endpoint *endpoint, int code, struct json_object *answer)
+static void etcd_answered(struct evhttp_request *request, void *context)
 {
-	char why[160];
-	const char *text = etcd_error(answer);
-
-	if (code == HTTP_OK && answer && !text) {
-		endpoint_step_done(endpoint, answer);
-	} else if (endpoint->step == STEP_GRANT && text && strstr(text, "already exists")) {
-		/* another endpoint of the same etcd was asked at the same time */
-		endpoint_step_done(endpoint, answer);
-	} else {
-		text_fit(why, sizeof(why), "%s answers %d%s%.100s", path_of[endpoint->step], code,
-			text ? ": " : "", text ? text : "");
-		endpoint_round_failed(endpoint, why);
-	}
-}
-
-static void endpoint_answered(struct evhttp_request *request, void *context)
-{
-	struct endpoint *endpoint = context;
+	struct etcd *etcd = context;
 	struct evbuffer *body;
-	struct json_object *answer = NULL;
+	struct json_object *answer;
 	int code = request ? evhttp_request_get_response_code(request) : 0;
+	const char *text;
+	char why[160];
 
-	endpoint->request = NULL;
 	if (!code) {
-		endpoint_round_failed(endpoint, "no answer; check the address and the network");
+		round_failed(etcd, "no answer; check the address and the network");
 		return;
 	}
 	body = evhttp_request_get_input_buffer(request);
-	if (evbuffer_get_length(body) <= ETCD_BODY_MAX)
-		answer = etcd_parse(
-			(const char *)evbuffer_pullup(body, -1), evbuffer_get_length(body));
-	endpoint_answer(endpoint, code, answer);
-	etcd_free(answer);
+	answer = etcd_parse((const char *)evbuffer_pullup(body, -1), evbuffer_get_length(body));
+	text = etcd_error(answer);
+	if (code == HTTP_OK && answer && !text) {
+		step_done(etcd, answer);
+	} else {
+		text_fit(why, sizeof(why), "%s answers %d%s%.100s", path_of[etcd->step], code,
+			text ? ": " : "", text ? text : "");
+		round_failed(etcd, why);
+	}
+	json_object_put(answer);
 }
 
 /* Sends the request of a step; the round fails if that is not possible. */
-static void endpoint_ask(struct endpoint *endpoint, enum step step)
+static void etcd_ask(struct etcd *etcd, enum step step)
 {
-	struct etcd *etcd = endpoint->etcd;
-	struct evhttp_request *request = evhttp_request_new(endpoint_answered, endpoint);
+	struct evhttp_request *request = evhttp_request_new(etcd_answered, etcd);
 	struct evkeyvalq *headers;
 	char *body = NULL;
 
-	endpoint->step = step;
+	etcd->step = step;
 	switch (step) {
 	case STEP_LOGIN: body = etcd_ask_token(etcd->user, etcd->password); break;
 	case STEP_KEEP: body = etcd_ask_lease(etcd->lease, 0); break;
@@ -513,7 +438,7 @@ static void endpoint_ask(struct endpoint *endpoint, enum step step)
 		body = etcd_ask_lease(etcd->lease, ETCD_LEASE_S);
 		break;
 	case STEP_PUT: body = etcd_ask_put(&etcd->keys, etcd->lease); break;
-	case STEP_LIST: body = etcd_ask_list(&etcd->keys, etcd->from_own); break;
+	case STEP_LIST: body = etcd_ask_list(&etcd->keys); break;
 	case STEP_NAME:
 	case STEP_IDLE: break;
 	}
@@ -521,49 +446,54 @@ static void endpoint_ask(struct endpoint *endpoint, enum step step)
 		if (request)
 			evhttp_request_free(request);
 		free(body);
-		endpoint_round_failed(endpoint, "no memory");
+		round_failed(etcd, "no memory");
 		return;
 	}
 	headers = evhttp_request_get_output_headers(request);
-	evhttp_add_header(headers, "Host", endpoint->name);
+	evhttp_add_header(headers, "Host", etcd->endpoint[etcd->at].name);
 	evhttp_add_header(headers, "Content-Type", "application/json");
-	if (endpoint->token && step != STEP_LOGIN)
-		evhttp_add_header(headers, "Authorization", endpoint->token);
+	if (etcd->token && step != STEP_LOGIN)
+		evhttp_add_header(headers, "Authorization", etcd->token);
 	evbuffer_add(evhttp_request_get_output_buffer(request), body, strlen(body));
 	free(body);
-	endpoint->request = request;
-	if (evhttp_make_request(endpoint->connection, request, EVHTTP_REQ_POST, path_of[step]) <
-		0) {
-		endpoint->request = NULL; /* libevent has freed it */
-		endpoint_round_failed(endpoint, "cannot connect");
-	}
+	/* libevent frees the request, also if this fails */
+	if (evhttp_make_request(etcd->connection, request, EVHTTP_REQ_POST, path_of[step]) < 0)
+		round_failed(etcd, "cannot connect");
+}
+
+/* What is in flight is dropped. */
+static void round_drop(struct etcd *etcd)
+{
+	if (etcd->query)
+		net_resolve_cancel(etcd->query);
+	etcd->query = NULL;
+	if (etcd->connection)
+		evhttp_connection_free(etcd->connection);
+	etcd->connection = NULL;
 }
 
 static void etcd_tick(void *context)
 {
 	struct etcd *etcd = context;
-	uint64_t now_ns = net_now();
+	const struct endpoint *endpoint;
+	struct net_query *query;
 
 	/* Engines that were started together ask at different times. */
 	net_timer_set(
 		etcd->tick, ETCD_PERIOD_S * 900000u + net_random() % (ETCD_PERIOD_S * 200000u));
 	if (etcd->control->members->leaving)
 		return;
-	for (unsigned i = 0; i < etcd->endpoints; i++) {
-		struct endpoint *endpoint = &etcd->endpoint[i];
-
-		/* The resolver has a limit of its own. */
-		if (endpoint->step == STEP_IDLE || endpoint->step == STEP_NAME ||
-			now_ns - endpoint->begun_ns < ETCD_ROUND_NS)
-			continue;
-		if (endpoint->request)
-			evhttp_cancel_request(endpoint->request);
-		endpoint->request = NULL;
-		endpoint_round_failed(endpoint, "its answers take too long");
+	if (etcd->step != STEP_IDLE) {
+		round_drop(etcd);
+		round_failed(etcd, "it answers too slowly: the round was not finished in time");
+		return;
 	}
-	for (unsigned i = 0; i < etcd->endpoints; i++)
-		if (!etcd->good || etcd->good == &etcd->endpoint[i])
-			endpoint_round_begin(&etcd->endpoint[i]);
+	etcd->step = STEP_NAME;
+	endpoint = &etcd->endpoint[etcd->at];
+	query = net_resolve(etcd->dns, endpoint->host, endpoint->port, round_resolved, etcd);
+	/* NULL: it was answered already. */
+	if (query)
+		etcd->query = query;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -596,7 +526,6 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 			url);
 	} else {
 		port = port < 0 ? 2379 : port;
-		endpoint->etcd = etcd;
 		address_text(host, (uint16_t)port, endpoint->name);
 		memcpy(endpoint->host, host, sizeof(endpoint->host));
 		endpoint->port = (uint16_t)port;
@@ -689,17 +618,8 @@ void etcd_close(struct control *control)
 
 	if (!etcd)
 		return;
-	for (unsigned i = 0; i < etcd->endpoints; i++) {
-		struct endpoint *endpoint = &etcd->endpoint[i];
-
-		if (endpoint->request)
-			evhttp_cancel_request(endpoint->request);
-		if (endpoint->query)
-			net_resolve_cancel(endpoint->query);
-		if (endpoint->connection)
-			evhttp_connection_free(endpoint->connection);
-		free(endpoint->token);
-	}
+	round_drop(etcd);
+	free(etcd->token);
 	net_timer_free(etcd->tick);
 	if (etcd->dns)
 		net_resolver_free(etcd->dns);

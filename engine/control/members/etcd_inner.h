@@ -14,13 +14,13 @@
 struct json_object;
 
 /* keys that one list has, at most */
-#define ETCD_LIST_MAX 64
+#define ETCD_LIST_MAX 1024
 #define ETCD_LEASE_S 60
 #define ETCD_KEY_BYTES (3 * NAME_BYTES_MAX + 2)
 
 struct etcd_keys {
-	char start[2 * NAME_BYTES_MAX +
-		   2]; /* all keys of the cluster begin with it; it ends with "/" */
+	/* all keys of the cluster begin with it; it ends with "/" */
+	char start[2 * NAME_BYTES_MAX + 2];
 	char own[ETCD_KEY_BYTES];
 	char value[ADDRESS_TEXT_BYTES]; /* of the own key: this engine's address:port */
 };
@@ -37,12 +37,11 @@ char *etcd_ask_token(const char *user, const char *password);
 /* seconds 0: keeps the lease alive; else grants it for that time */
 char *etcd_ask_lease(int64_t lease, unsigned seconds);
 char *etcd_ask_put(const struct etcd_keys *keys, int64_t lease);
-/* Asks for at most ETCD_LIST_MAX keys from the start, or from the own key on. */
-char *etcd_ask_list(const struct etcd_keys *keys, bool from_own);
+/* Asks for the first ETCD_LIST_MAX keys. */
+char *etcd_ask_list(const struct etcd_keys *keys);
 
-/* Parses an answer; etcd_free() frees it. NULL: it is no JSON object, or nested too deeply. */
+/* Parses an answer; json_object_put() frees it. NULL: no JSON object, or too deep. */
 struct json_object *etcd_parse(const char *text, size_t bytes);
-void etcd_free(struct json_object *answer);
 /* The text of an error, valid as long as `answer`; NULL: it is no error. `answer` may be NULL. */
 const char *etcd_error(struct json_object *answer);
 /* The token of a login, which the caller frees; NULL: there is none. */

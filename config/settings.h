@@ -35,11 +35,12 @@
 #define SETTINGS_ERR_BYTES 4096
 
 /*
- * Values of the CHOICE settings rail.polling and soft.link, in the order of their choices. The
+ * Values of the CHOICE settings, in the order of their choices. The
  * value of log.level is an enum log_level.
  */
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };
+enum { CLIENT_VERBS_NO, CLIENT_VERBS_SAME_USER, CLIENT_VERBS_YES };
 enum { VALIDATE_AUTO, VALIDATE_LEASE, VALIDATE_TAIL };
 
 #define SETTING_FIELD_TEXT(name, max) char name[(max) + 1]

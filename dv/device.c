@@ -437,6 +437,9 @@ static void device_free(struct dv_device *device)
 {
 	pthread_rwlock_destroy(&device->gate);
 	pthread_mutex_destroy(&device->path_lock);
+	pthread_rwlock_destroy(&device->mrs_lock);
+	pthread_mutex_destroy(&device->known_lock);
+	free(device->known);
 	pthread_mutex_destroy(&device->look_lock);
 	free(device);
 }
@@ -489,6 +492,8 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 	device->options.name = device->options.link = device->options.address = NULL;
 	pthread_mutex_init(&device->look_lock, NULL);
 	pthread_mutex_init(&device->path_lock, NULL);
+	pthread_rwlock_init(&device->mrs_lock, NULL);
+	pthread_mutex_init(&device->known_lock, NULL);
 	pthread_rwlock_init(&device->gate, NULL);
 	rc = device_open(device);
 	if (rc == -ENODEV && options->later) {
@@ -518,6 +523,7 @@ static int verbs_reopen(struct dv_device *device)
 		rc = device_open(device);
 	if (rc == 0 && device->cut) {
 		device->cut = false;
+		dv_verbs_mr_forget(device);
 		dv_hint_store(&device->life, device->life + 1);
 		dv_hint_store(&device->cut_wanted, 0);
 	}
@@ -576,6 +582,9 @@ const struct dv_ops dv_verbs_ops = {
 	.cut = dv_verbs_cut,
 	.reopen = verbs_reopen,
 	.mr_stale = dv_verbs_mr_stale,
+	.lend = dv_verbs_lend,
+	.mr_import = dv_verbs_mr_import,
+	.mr_sweep = dv_verbs_mr_sweep,
 	.event_fd = dv_verbs_event_fd,
 	.event_next = dv_verbs_event_next,
 };

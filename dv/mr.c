@@ -4,11 +4,17 @@
  * names the limit that was hit. Helper threads of the control plane call it, because registering
  * large memory takes seconds.
  */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "dv/verbs.h"
 
+/* handles are small numbers: the kernel gives the lowest one that is free */
+#define HANDLES_MAX (1u << 20)
+/* dv_mr_sweep() looks at those in use and at so many more: a device has fewer objects */
+#define HANDLES_SWEPT (1u << 14)
 #define MIB (1024.0 * 1024.0)
 #define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING)
 
@@ -57,6 +63,65 @@ static int explain(const struct dv_device *device, const void *base, size_t leng
 	}
 }
 
+/* ---- handles --------------------------------------------------------------------------------- */
+
+/* Sets the bit of a handle. False: it is set already, or there is no memory for it. */
+static bool handle_take(struct dv_device *device, uint32_t handle)
+{
+	uint32_t end = (handle / 4096 + 1) * 4096;
+	uint8_t bit = (uint8_t)(1u << handle % 8), *grown;
+	bool taken = false;
+
+	if (handle >= HANDLES_MAX)
+		return false;
+	pthread_mutex_lock(&device->known_lock);
+	if (end > device->known_end && (grown = realloc(device->known, end / 8))) {
+		memset(grown + device->known_end / 8, 0, (end - device->known_end) / 8);
+		device->known = grown;
+		device->known_end = end;
+	}
+	if (end <= device->known_end && !(device->known[handle / 8] & bit)) {
+		device->known[handle / 8] |= bit;
+		taken = true;
+	}
+	pthread_mutex_unlock(&device->known_lock);
+	return taken;
+}
+
+static void handle_give(struct dv_device *device, uint32_t handle)
+{
+	pthread_mutex_lock(&device->known_lock);
+	if (handle < device->known_end)
+		device->known[handle / 8] &= (uint8_t) ~(1u << handle % 8);
+	pthread_mutex_unlock(&device->known_lock);
+}
+
+void dv_verbs_mr_forget(struct dv_device *device)
+{
+	pthread_mutex_lock(&device->known_lock);
+	if (device->known)
+		memset(device->known, 0, device->known_end / 8);
+	pthread_mutex_unlock(&device->known_lock);
+}
+
+/*
+ * Deregisters an MR. Its handle is given back first: another registration may get it at once. If
+ * the call fails, it is taken again.
+ */
+static int mr_end(struct dv_device *device, struct ibv_mr *mr)
+{
+	uint32_t handle = mr->handle;
+	int rc;
+
+	pthread_rwlock_rdlock(&device->mrs_lock);
+	handle_give(device, handle);
+	rc = dv_verbs_result(ibv_dereg_mr(mr));
+	if (rc)
+		(void)handle_take(device, handle);
+	pthread_rwlock_unlock(&device->mrs_lock);
+	return rc;
+}
+
 int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
@@ -88,10 +153,16 @@ int dv_verbs_mr_register(
 	life = device->life;
 	/* ibv_reg_mr_iova2() accepts optional access rights: if the kernel does not support relaxed
 	 * ordering, libibverbs leaves it out instead of failing. */
+	pthread_rwlock_rdlock(&device->mrs_lock);
 	mr = ibv_reg_mr_iova2(device->pd, base, length, (uintptr_t)base, access_flags(access));
 	rc = mr ? 0 : dv_verbs_errno(errno);
+	if (mr && !handle_take(device, mr->handle)) {
+		rc = -ENOMEM;
+		(void)ibv_dereg_mr(mr);
+	}
+	pthread_rwlock_unlock(&device->mrs_lock);
 	dv_verbs_leave(device);
-	if (!mr)
+	if (rc)
 		return explain(device, base, length, rc);
 	*ret_mr = (struct dv_mr){.base = base,
 		.length = length,
@@ -126,11 +197,104 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 		return dv_fail(
 			-EINVAL, "deregistering memory on %s: it is not registered", device->name);
 	}
-	rc = dv_verbs_result(ibv_dereg_mr(mr->handle));
+	rc = mr_end(device, mr->handle);
 	dv_verbs_leave(device);
 	if (rc)
 		return dv_fail(rc, "deregistering %.1f MiB at %p on %s: %m",
 			(double)mr->length / MIB, mr->base, device->name);
 	*mr = (struct dv_mr){0};
 	return 0;
+}
+
+/* ---- registrations of other processes -------------------------------------------------------- */
+
+int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
+{
+	int fd, rc;
+
+	if (!dv_verbs_enter(device))
+		return dv_fail(-ENODEV, "there is no NIC %s here: see `rdma link` and dmesg",
+			device->name);
+	fd = fcntl(device->context->cmd_fd, F_DUPFD_CLOEXEC, 0);
+	rc = fd < 0 ? -errno : 0;
+	*ret_domain = device->pd->handle;
+	dv_verbs_leave(device);
+	if (rc)
+		return dv_fail(rc, "lending %s: copying its descriptor: %m", device->name);
+	*ret_fd = fd;
+	return 0;
+}
+
+/* Under mrs_lock; the caller has taken the handle. */
+static int mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct ibv_mr **ret_mr)
+{
+	struct ibv_mr *mr = ibv_import_mr(device->pd, handle);
+
+	if (!mr)
+		return dv_fail(dv_verbs_errno(errno),
+			"ibv_import_mr(%s, %u): %m: it was deregistered", device->name, handle);
+	if (mr->lkey != lkey || mr->length != memory->length) {
+		ibv_unimport_mr(mr);
+		return dv_fail(-EPERM,
+			"registration %u on %s has another key or length than was named", handle,
+			device->name);
+	}
+	*ret_mr = mr;
+	return 0;
+}
+
+int dv_verbs_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct dv_mr *ret_mr)
+{
+	uint32_t life = dv_hint_load(&device->life);
+	struct ibv_mr *mr = NULL;
+	int rc;
+
+	if (!dv_verbs_enter(device)) { /* as in dv_verbs_mr_register() */
+		*ret_mr = (struct dv_mr){
+			.base = memory->base, .length = memory->length, .life = life};
+		return 0;
+	}
+	life = device->life;
+	pthread_rwlock_rdlock(&device->mrs_lock);
+	if (!handle_take(device, handle)) {
+		rc = dv_fail(-EPERM, "registration %u on %s is not one of the process", handle,
+			device->name);
+	} else {
+		rc = mr_import(device, memory, handle, lkey, &mr);
+		if (rc)
+			handle_give(device, handle);
+	}
+	pthread_rwlock_unlock(&device->mrs_lock);
+	dv_verbs_leave(device);
+	if (rc == 0)
+		*ret_mr = (struct dv_mr){.base = memory->base,
+			.length = memory->length,
+			.lkey = mr->lkey,
+			.rkey = mr->rkey,
+			.life = life,
+			.handle = mr};
+	return rc;
+}
+
+int dv_verbs_mr_sweep(struct dv_device *device)
+{
+	int found = 0;
+
+	if (!dv_verbs_enter(device))
+		return 0;
+	pthread_rwlock_wrlock(&device->mrs_lock);
+	for (uint32_t handle = 0; handle < device->known_end + HANDLES_SWEPT; handle++) {
+		struct ibv_mr *mr;
+
+		if (handle < device->known_end && device->known[handle / 8] & 1u << handle % 8)
+			continue;
+		mr = ibv_import_mr(device->pd, handle);
+		if (mr && ibv_dereg_mr(mr) == 0)
+			found++;
+	}
+	pthread_rwlock_unlock(&device->mrs_lock);
+	dv_verbs_leave(device);
+	return found;
 }

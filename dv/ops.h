@@ -43,6 +43,10 @@ struct dv_ops {
 	/* Hardware only; NULL for the software NIC, which has one life. */
 	int (*reopen)(struct dv_device *device);
 	bool (*mr_stale)(const struct dv_device *device, const struct dv_mr *mr);
+	int (*lend)(struct dv_device *device, int *ret_fd, uint32_t *ret_domain);
+	int (*mr_import)(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+		uint32_t lkey, struct dv_mr *ret_mr);
+	int (*mr_sweep)(struct dv_device *device);
 
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);

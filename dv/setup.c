@@ -172,6 +172,31 @@ bool dv_mr_stale(const struct dv_device *device, const struct dv_mr *mr)
 	return ops->mr_stale && ops->mr_stale(device, mr);
 }
 
+int dv_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->lend ? ops->lend(device, ret_fd, ret_domain)
+			 : dv_fail(-EOPNOTSUPP,
+				   "a software NIC reaches only memory that is in a memfd");
+}
+
+int dv_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct dv_mr *ret_mr)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->mr_import ? ops->mr_import(device, memory, handle, lkey, ret_mr)
+			      : dv_fail(-EOPNOTSUPP, "a software NIC imports no memory");
+}
+
+int dv_mr_sweep(struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->mr_sweep ? ops->mr_sweep(device) : 0;
+}
+
 void dv_qp_destroy(struct dv_qp *qp)
 {
 	if (qp)

@@ -140,6 +140,27 @@ int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, str
 /* Deregisters memory; after success the NIC does not access it any more. */
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
+/*
+ * Lends the device to another process of this host, which registers memory of its own with it
+ * (ibv_import_device(), ibv_import_pd()) and names it by the handle of libibverbs: dv_mr_import().
+ * *ret_fd: a copy of the command descriptor, which the caller closes. As long as a process has a
+ * copy, the kernel keeps the queues of the device: neither dv_cut() nor the end of this process
+ * destroys them. -EOPNOTSUPP: a software NIC. -ENODEV: the NIC is away.
+ */
+int dv_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain);
+/*
+ * Takes over the registration of another process: from now on it is one of dv_mr_register().
+ * Refuses a handle that is taken, and one whose key or length is another. `memory`: base and
+ * length there.
+ */
+int dv_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct dv_mr *ret_mr);
+/*
+ * Deregisters what other processes have registered and no dv_mr names, because they ended before;
+ * while the device is lent that would be what they are about to name. Returns their number.
+ */
+int dv_mr_sweep(struct dv_device *device);
+
 /* ---- queues -------------------------------------------------------------------------------- */
 
 /*

@@ -73,6 +73,12 @@ struct dv_device {
 	bool cut; /* true: dv_cut() has closed the device; protected by `gate` */
 	/* number of times that the device was opened again; changes under `gate` */
 	uint32_t life;
+	/* held for reading while memory is registered, for writing by dv_mr_sweep() */
+	pthread_rwlock_t mrs_lock;
+	pthread_mutex_t known_lock; /* protects the two below; never held during a call */
+	/* a bit per handle of libibverbs: whether a dv_mr has it; NULL: none has one yet */
+	uint8_t *known;
+	uint32_t known_end; /* number of bits */
 	/* result of dv_cut(); negative: the kernel still has the device's queues */
 	int cut_error;
 	void *doorbells; /* the thread domain's doorbell page, whose address the QPs report */
@@ -97,6 +103,12 @@ int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
 int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 bool dv_verbs_mr_stale(const struct dv_device *device, const struct dv_mr *mr);
+int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain);
+int dv_verbs_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct dv_mr *ret_mr);
+int dv_verbs_mr_sweep(struct dv_device *device);
+/* No handle is taken any more: those of a device that was opened anew are others. */
+void dv_verbs_mr_forget(struct dv_device *device);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);

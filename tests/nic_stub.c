@@ -50,6 +50,25 @@ bool dv_mr_stale(const struct dv_device *device, const struct dv_mr *mr)
 	return nic_stub.mr_stale && nic_stub.mr_stale(mr);
 }
 
+int dv_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
+{
+	(void)device, (void)ret_fd, (void)ret_domain;
+	return -EOPNOTSUPP;
+}
+
+int dv_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
+	uint32_t lkey, struct dv_mr *ret_mr)
+{
+	(void)device, (void)memory, (void)handle, (void)lkey, (void)ret_mr;
+	return -EOPNOTSUPP;
+}
+
+int dv_mr_sweep(struct dv_device *device)
+{
+	(void)device;
+	return 0;
+}
+
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
 {
 	return (void)devices, (void)count, 0;

@@ -22,12 +22,25 @@
  *   REGION_ADD     memfd      a (in) = offset, b (in) =      -
  *                             length; out: a = region
  *   REGION_REMOVE  -          a (in) = region                -
+ *   LEND           -          a (in) = rail, b (in) =        command descriptor of the rail's
+ *                             length; out: a = domain,       device; none: the NIC is away
+ *                             b = log2 of the extents'
+ *                             length; 0: one extent
+ *   REGION_IMPORT  memfd:     a (in) = address, b (in) =     -
+ *                  struct     length; 0: nothing was
+ *                  region_key registered. Out: a = region
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
  *   ASKED          -          a (in) = enum statistics_call  memfd: for each channel, a number
  *                             out: a = bytes                 of words, and its words (asked.h)
  *
  * `wake` is one end of a socket pair: it becomes readable when the client must check its rings.
  * The kicks are eventfds: clients write them; only the engine reads them.
+ *
+ * LEND and REGION_IMPORT register ordinary memory of the client, which no other process can map: it
+ * registers the range itself, with the device and domain of each rail that it was lent, closes the
+ * descriptors and names the registrations. The engine imports them and owns them from then on. Only
+ * between these requests has a client a descriptor, because the kernel keeps the queues of a device
+ * while one is open, also when the engine has ended (`lent`). -EAGAIN: lend again a little later.
  *
  * CHANNEL_CLOSE and REGION_REMOVE are answered once nothing of the channel or region is in flight.
  * If the client stops waiting for a reply, the engine still sends it: the client reads that reply
@@ -43,7 +56,7 @@
 #include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
-#define ABI_VERSION 21u
+#define ABI_VERSION 22u
 #define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
 #define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
 #define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */
@@ -56,6 +69,13 @@ enum attach_kind {
 	ATTACH_REGION_REMOVE = 5,
 	ATTACH_REPORT = 6,
 	ATTACH_ASKED = 7,
+	ATTACH_LEND = 8,
+	ATTACH_REGION_IMPORT = 9,
+};
+
+/* An extent that the client has registered on a rail; in the order of rails, then of extents. */
+struct region_key {
+	uint32_t handle, lkey;
 };
 
 /* A request of a client on the engine's socket. */
@@ -100,6 +120,11 @@ enum control_sleep {
 	CONTROL_NAPS,
 };
 #define CONTROL_NAP_US 100
+/*
+ * How long the queues of an engine that has ended do what they were told, if a client has a
+ * descriptor of their device: a READ that gets no answer is given up sooner.
+ */
+#define LENT_NS 2000000000ull
 
 struct status_segment {
 	uint32_t magic;                   /* STATUS_MAGIC */
@@ -120,6 +145,9 @@ struct status_segment {
 	uint32_t beat;
 	/* owner: control plane; 1 + the enum statistics_call whose keys are recorded; 0: none is */
 	uint32_t asked;
+	/* owner: control plane; number of sessions that may have a descriptor of a rail's device:
+	 * if the engine ends now, its NICs may write for LENT_NS longer */
+	uint32_t lent;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */

@@ -192,6 +192,11 @@ PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_
  * the engine's ranges. While no engine is attached both calls succeed, and the library registers
  * the range with the next engine; if that engine refuses the range, its pages go through staging.
  *
+ * memfd -1: ordinary memory at any address, which the engine's NICs then write to (verbs import).
+ * It needs libibverbs and NICs (-EOPNOTSUPP) and engine.client_verbs (-EPERM). The range is pinned;
+ * release it before it is unmapped, because the NICs keep the old pages. fork() waits while it is
+ * being registered.
+ *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...
  *   pc_memory_register(pc, kv, kv_bytes, fd, 0);

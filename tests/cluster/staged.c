@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads pages of another host into memory that is not registered or, with --registered, into memory
- * that is. Stores pages through the first engine, reads them through the second one in batches of
- * each given length, and compares every byte. --segments cuts each page into that many pieces of
- * different lengths, which lie in memory in reverse order.
+ * that is; with --imported into ordinary memory that this process registers with the NICs. Stores
+ * pages through the first engine, reads them through the second one in batches of each given
+ * length, and compares every byte. --segments cuts each page into that many pieces of different
+ * lengths, which lie in memory in reverse order.
  *
- * Started by test_staging.py and test_extents.py. Prints one JSON object: the number of extents
- * that the second engine has registered and, for each batch length, the results of the pages.
+ * Started by test_staging.py, test_extents.py and test_import.py. Prints one JSON object: the
+ * number of extents that the second engine has registered and, for each batch length, the results
+ * of the pages.
  */
 #include <getopt.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@
 struct staged {
 	uint64_t page_bytes;
 	unsigned count, segments;
-	bool registered;
+	bool registered, imported;
 	/* memory of the destination segments; those of page i lie in its i-th page_bytes */
 	unsigned char *memory;
 	unsigned char *whole; /* scratch memory for one page as one piece */
@@ -55,6 +57,8 @@ static void pages_make(struct staged *s, struct pc *pc)
 	else if (pc_memory_alloc(pc, s->count * s->page_bytes, &memory))
 		die("%s", pc_error());
 	s->memory = memory;
+	if (s->imported && pc_memory_register(pc, memory, s->count * s->page_bytes, -1, 0))
+		die("%s", pc_error());
 	s->whole = malloc(s->page_bytes);
 	s->page = calloc(s->count, sizeof(*s->page));
 	s->segment = calloc(s->count * s->segments, sizeof(*s->segment));
@@ -166,7 +170,7 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"page-bytes", 1, NULL, 'b'},
 		{"pages", 1, NULL, 'n'}, {"batch", 1, NULL, 'k'}, {"segments", 1, NULL, 's'},
-		{"registered", 0, NULL, 'r'}, {NULL, 0, NULL, 0}};
+		{"registered", 0, NULL, 'r'}, {"imported", 0, NULL, 'i'}, {NULL, 0, NULL, 0}};
 	unsigned batch[BATCHES_MAX], batches = 0;
 	struct staged s = {.page_bytes = 4096, .count = 4096, .segments = 1};
 	json_object *all = json_object_new_object(), *report;
@@ -183,6 +187,7 @@ int main(int argc, char **argv)
 				(unsigned)parse_number("--segments", optarg, 1, PC_SEGMENTS_MAX);
 			break;
 		case 'r': s.registered = true; break;
+		case 'i': s.imported = true; break;
 		case 'k':
 			if (batches == BATCHES_MAX)
 				die("more than %u lengths of batches", BATCHES_MAX);

@@ -80,7 +80,8 @@ class Pool:
         self.pages, self.segments, self.heads = pages, segments, heads
         self.buffers = [Buffer(pages * nbytes, shm if buffers is None else buffers[i])
                         for i, nbytes in enumerate(segments)]
-        self.kv_buffer = [SimpleNamespace(data_ptr=lambda b=b: b.base) for b in self.buffers]
+        self.kv_buffer = [SimpleNamespace(data_ptr=lambda b=b: b.base, numel=lambda b=b: len(b.map),
+                                         element_size=lambda: 1) for b in self.buffers]
         self.allocator = SimpleNamespace(
             fds=[b.fd for b in self.buffers if b.fd >= 0],
             mms=[b.map for b in self.buffers if b.fd >= 0])

@@ -23,6 +23,7 @@ from peercache.pages import Pool as PagesOf, by_turns, differs_by_rank  # noqa: 
 from peercache.store import PeerCacheStore  # noqa: E402
 
 KIB = 1024
+DEVICE = os.environ.get("PEERCACHE_DEVICE", "soft")  # see Imported
 VERSIONS = [(0, 5, 3), (0, 5, 6), (0, 5, 8), (0, 5, 10), (0, 5, 14), (0, 5, 18), (0, 5, 23)]
 
 
@@ -44,7 +45,7 @@ class StoreTest(harness.ClusterTest):
     @classmethod
     def setUpClass(cls):
         cls.engines = harness.cluster.Cluster(
-            harness.BUILD, 2, pool_bytes="256MiB",
+            harness.BUILD, 2, pool_bytes="256MiB", device=DEVICE,
             settings=harness.patient(["engine.unsealed_memory=yes"])).start()
         harness.wait_proven(cls.engines)
 
@@ -125,11 +126,24 @@ class Shapes(StoreTest):
             for shm in (False, True):
                 with self.subTest(name, shm=shm):
                     self.first += 1000
-                    counts = self.round_trip(lambda: Pool(256, shm=shm, **shape), count)
+                    with self.assertLogs("peercache", "INFO") as logs:
+                        counts = self.round_trip(lambda: Pool(256, shm=shm, **shape), count)
                     self.assertEqual(counts["hits_remote"], count)
-                    self.assertEqual(counts["bytes_staged"] == 0, shm)
-                    self.assertEqual(counts["memory"]["shm" if shm else "copy"], 1)
+                    way = "shm" if shm else "verbs" if DEVICE == "mlx5" else "copy"
+                    self.assertEqual(counts["bytes_staged"] == 0, way != "copy")
+                    self.assertEqual(counts["memory"][way], 1)
+                    if way == "verbs":
+                        self.assertIn("pool kv: verbs (no copies)", "\n".join(logs.output))
                 self.doCleanups()  # closes the stores: open sessions share the engine's limits
+
+    @unittest.skipIf(DEVICE == "mlx5" or harness.SLOW > 1, "it is the child of this test")
+    def test_pools_of_ordinary_memory_are_registered_with_the_nics(self):
+        name = "test_pages_of_every_pool_and_layout_are_read_back_unchanged"
+        mlx5 = harness.cluster.Cluster(harness.BUILD, device="mlx5")
+        done = harness.run([*mlx5.before, sys.executable, __file__, "Shapes." + name], 120,
+                           capture_output=True, text=True,
+                           env={**os.environ, "PEERCACHE_DEVICE": "mlx5"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def rail_counters(self):
         return self.engines.status(1)["rails"][0]["counters"]

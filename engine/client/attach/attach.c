@@ -31,6 +31,7 @@
 #include "engine/client/attach/memory.h"
 #include "engine/client/peercache.h"
 #include "engine/client/attach/session.h"
+#include "engine/client/attach/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -365,6 +366,7 @@ static struct pc *list; /* under list_lock, which is taken before the lock of a 
 
 static void fork_before(void)
 {
+	verbs_lock();
 	pthread_mutex_lock(&list_lock);
 	for (struct pc *pc = list; pc; pc = pc->next)
 		pthread_mutex_lock(&pc->lock);
@@ -372,6 +374,7 @@ static void fork_before(void)
 
 static void fork_in_parent(void)
 {
+	verbs_unlock();
 	for (struct pc *pc = list; pc; pc = pc->next)
 		pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&list_lock);
@@ -379,6 +382,7 @@ static void fork_in_parent(void)
 
 static void fork_in_child(void)
 {
+	verbs_unlock();
 	for (struct pc *pc = list; pc; pc = pc->next) {
 		struct client_session *session = pc->session;
 

@@ -18,6 +18,7 @@
 #include "engine/client/attach/memory.h"
 #include "engine/client/peercache.h"
 #include "engine/client/attach/session.h"
+#include "engine/client/attach/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,8 +44,11 @@ static int region_add(struct client_session *session, const struct memory *m, ui
 		.b = m->bytes,
 		.send_fd = m->memfd,
 		.timeout_ms = clock_rest_ms(until_ns)};
-	int rc = session_ask(session, &call);
+	int rc;
 
+	if (m->memfd < 0)
+		return verbs_region_add(session, m, until_ns, ret_region);
+	rc = session_ask(session, &call);
 	if (rc)
 		return rc;
 	session_close_fds(&call);
@@ -241,10 +245,10 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	struct memory *m;
 
 	error_clear();
-	if (!pc || !base || !bytes || memfd < 0 || bytes > UINTPTR_MAX - (uintptr_t)base)
-		return error_set(
-			-EINVAL, "registering memory needs a session, a range and its memfd");
-	if (offset % PAGE_UNIT || (uintptr_t)base % PAGE_UNIT)
+	if (!pc || !base || !bytes || memfd < -1 || bytes > UINTPTR_MAX - (uintptr_t)base)
+		return error_set(-EINVAL,
+			"registering memory needs a session, a range and its memfd, or -1");
+	if (memfd < 0 ? offset != 0 : offset % PAGE_UNIT || (uintptr_t)base % PAGE_UNIT)
 		return error_set(-EINVAL,
 			"memory and its offset in the memfd must start at a multiple of %u bytes",
 			PAGE_UNIT);
@@ -252,8 +256,8 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
 	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset};
-	m->memfd = fcntl(memfd, F_DUPFD_CLOEXEC, 0);
-	if (m->memfd < 0) {
+	m->memfd = memfd < 0 ? -1 : fcntl(memfd, F_DUPFD_CLOEXEC, 0);
+	if (m->memfd < 0 && memfd >= 0) {
 		int rc = error_set(
 			-errno, "cannot duplicate the memfd %d: %s", memfd, strerror(errno));
 
@@ -263,7 +267,8 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	/* The result of memfd_seal() is ignored: it fails for a memfd made without
 	 * MFD_ALLOW_SEALING, and the engine refuses an unsealed memfd with an error text of its
 	 * own. */
-	memfd_seal(m->memfd);
+	if (m->memfd >= 0)
+		memfd_seal(m->memfd);
 	return memory_add(pc, m, clock_monotonic_ns() + REGION_TIMEOUT_NS);
 }
 

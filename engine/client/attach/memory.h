@@ -24,7 +24,8 @@ struct memory {
 	unsigned char *base;
 	uint64_t bytes;
 	uint64_t offset; /* offset of the range's start in the memfd, bytes */
-	int memfd;       /* the library's duplicate of the caller's memfd */
+	/* the library's duplicate of the caller's memfd; -1: ordinary memory, see verbs.h */
+	int memfd;
 	uint16_t region; /* region number; 0: the range is not registered with the current engine */
 	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
 	uint32_t pins;   /* number of batches in flight that name this range */

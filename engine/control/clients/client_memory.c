@@ -56,13 +56,18 @@ static int region_mr_register(
 		return 0;
 	if (r->extent_shift && bytes > 1ull << r->extent_shift)
 		bytes = 1ull << r->extent_shift;
-	rc = dv_mr_register(control->rail[mr / r->extents].device,
-		&(struct dv_memory){.base = (char *)r->base + at,
-			.length = bytes,
-			.access = DV_LOCAL_WRITE | DV_RELAXED_ORDERING,
-			.memfd = fd,
-			.memfd_offset = r->offset + at},
-		&r->mr[mr]);
+	if (r->key)
+		rc = dv_mr_import(control->rail[mr / r->extents].device,
+			&(struct dv_memory){.base = (char *)r->base + at, .length = bytes},
+			r->key[mr].handle, r->key[mr].lkey, &r->mr[mr]);
+	else
+		rc = dv_mr_register(control->rail[mr / r->extents].device,
+			&(struct dv_memory){.base = (char *)r->base + at,
+				.length = bytes,
+				.access = DV_LOCAL_WRITE | DV_RELAXED_ORDERING,
+				.memfd = fd,
+				.memfd_offset = r->offset + at},
+			&r->mr[mr]);
 	if (rc < 0)
 		text_fit(text, text_bytes, "%s", dv_error());
 	else
@@ -272,6 +277,7 @@ static void region_free(struct control *control, struct region *r)
 	}
 	free(r->mr);
 	free(r->lkey);
+	free(r->key);
 	free(r);
 }
 
@@ -323,6 +329,9 @@ static void region_registered(struct control *control, struct region *r)
 	char text[sizeof(r->text)];
 	int rc = r->result;
 
+	if (r->key && (rc < 0 || s->ending))
+		/* of a session that ends, the process has named them: it has no descriptor */
+		region_lend_end(s, true);
 	if (rc < 0 || s->ending) {
 		text_fit(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
@@ -334,6 +343,8 @@ static void region_registered(struct control *control, struct region *r)
 			session_fail(s, rc, text);
 		return;
 	}
+	if (r->key)
+		region_lend_end(s, false);
 	if (region_is_stale(control, r, RAILS_MAX)) {
 		/* a NIC's device was opened anew meanwhile */
 		region_work_start(r);
@@ -459,7 +470,10 @@ int client_memory_renew(struct control *control, unsigned rail, char *why, size_
 		/* others are not known to the rails yet: region_registered() looks itself */
 		if (!r || r->state != REGION_LIVE)
 			continue;
-		if (!r->renewing && r->renewed == 0 && region_is_stale(control, r, rail))
+		if (r->key && region_is_stale(control, r, rail))
+			/* only the process can register it anew: it attaches again */
+			session_end(r->session, "a NIC is back, on which its memory is unknown");
+		else if (!r->renewing && r->renewed == 0 && region_is_stale(control, r, rail))
 			region_renew(r);
 		left += r->renewing;
 	}
@@ -631,6 +645,157 @@ void region_add_request(struct session *s, int memfd)
 	return;
 refuse:
 	session_fail(s, rc, text);
+}
+
+/* ---- memory that a client registers itself --------------------------------------------------- */
+
+unsigned clients_lent(const struct control *control)
+{
+	return control->clients->lent;
+}
+
+static void sweep_run(struct work *work, unsigned rail)
+{
+	struct clients *clients = (void *)((char *)work - offsetof(struct clients, sweep));
+	int found = dv_mr_sweep(clients->control->rail[rail].device);
+
+	if (found)
+		log_info(
+			"clients: rail %u: deregistered %d extents that processes which ended had registered",
+			rail, found);
+}
+
+static void sweep_done(struct work *work)
+{
+	struct clients *clients = (void *)((char *)work - offsetof(struct clients, sweep));
+
+	clients->sweeping = false;
+}
+
+void region_lend_end(struct session *s, bool sweep)
+{
+	struct clients *clients = s->control->clients;
+
+	clients->sweep_wanted |= sweep;
+	if (s->lent)
+		shm_store(&s->control->status->lent, --clients->lent);
+	s->lent = false;
+	/* not before: it would deregister what others are about to name */
+	if (!clients->sweep_wanted || clients->lent || clients->sweeping)
+		return;
+	clients->sweep_wanted = false;
+	clients->sweeping = true;
+	clients->sweep =
+		(struct work){.parts = s->control->rails, .run = sweep_run, .done = sweep_done};
+	work_submit(clients->large, 0, &clients->sweep);
+}
+
+/* Whether the process may have a descriptor of a device. Returns 0 or -errno, why in `text`. */
+static int lend_check(const struct session *s, char *text, size_t bytes)
+{
+	const struct control *control = s->control;
+	struct ucred peer = {.uid = (uid_t)-1};
+	socklen_t peer_bytes = sizeof(peer);
+
+	if (control->settings->engine_client_verbs == CLIENT_VERBS_NO) {
+		text_fit(text, bytes, "engine.client_verbs is no");
+		return -EPERM;
+	}
+	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) < 0 ||
+		(control->settings->engine_client_verbs == CLIENT_VERBS_SAME_USER &&
+			peer.uid != geteuid())) {
+		text_fit(text, bytes,
+			"the process runs as user %u, the engine as user %u: engine.client_verbs=yes allows it",
+			(unsigned)peer.uid, (unsigned)geteuid());
+		return -EPERM;
+	}
+	if (s->pidfd < 0) {
+		text_fit(text, bytes, "the engine cannot watch this process");
+		return -EPERM;
+	}
+	if (control->clients->sweep_wanted || control->clients->sweeping) {
+		text_fit(text, bytes, "the engine deregisters memory of processes that ended");
+		return -EAGAIN;
+	}
+	return 0;
+}
+
+void region_lend_request(struct session *s)
+{
+	struct control *control = s->control;
+	char text[sizeof(((struct attach_reply *)0)->text)];
+	uint32_t domain = 0;
+	int fd = -1, rc = lend_check(s, text, sizeof(text));
+
+	if (rc == 0 && (s->request.a >= control->rails || !s->request.b)) {
+		text_fit(text, sizeof(text), "this engine has %u rails", control->rails);
+		rc = -EINVAL;
+	}
+	if (rc == 0) {
+		rc = dv_lend(control->rail[s->request.a].device, &fd, &domain);
+		text_fit(text, sizeof(text), "%s", rc ? dv_error() : "");
+	}
+	if (rc < 0 && rc != -ENODEV) {
+		session_fail(s, rc, text);
+		return;
+	}
+	if (!s->lent)
+		shm_store(&control->status->lent, ++control->clients->lent);
+	s->lent = true;
+	session_reply(
+		s, domain, region_extent_shift(control, s->request.b, PAGE_UNIT), &fd, fd >= 0);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Reads what the client has registered: r->mrs keys, from the start of its memfd. */
+static int region_keys_read(struct region *r, int memfd)
+{
+	size_t bytes = r->mrs * sizeof(*r->key);
+
+	r->key = calloc(r->mrs, sizeof(*r->key));
+	if (!r->key)
+		return -ENOMEM;
+	/* only a memfd has seals, and reading one does not block */
+	if (memfd < 0 || fcntl(memfd, F_GET_SEALS) < 0 ||
+		pread(memfd, r->key, bytes, 0) != (ssize_t)bytes)
+		return -EINVAL;
+	return 0;
+}
+
+void region_import_request(struct session *s, int memfd)
+{
+	uint64_t base = s->request.a, length = s->request.b;
+	char text[sizeof(((struct attach_reply *)0)->text)] =
+		"nothing was lent to this process, or the range is none";
+	struct region *r = NULL;
+	unsigned shift = 0, extents = 1;
+	int rc = -EINVAL;
+
+	if (s->lent && base && length && length <= CLIENT_REGION_BYTES_MAX &&
+		base + length > base) {
+		shift = region_extent_shift(s->control, length, PAGE_UNIT);
+		extents = region_extents(length, shift);
+		rc = region_quota_check(s, extents, text, sizeof(text));
+	}
+	if (rc == 0) {
+		text_fit(text, sizeof(text), "the engine cannot read the keys of the range");
+		r = region_new(s, NULL, extents, shift);
+		rc = r ? region_keys_read(r, memfd) : -ENOMEM;
+	}
+	closer_take(s->control->clients->closer, memfd);
+	if (rc < 0) {
+		if (r)
+			region_free(s->control, r);
+		region_lend_end(s, s->lent);
+		session_fail(s, rc, text);
+		return;
+	}
+	r->base = (void *)(uintptr_t)base;
+	r->length = length;
+	r->state = REGION_REGISTERING;
+	s->waits_region = r;
+	region_work_start(r);
 }
 
 void region_remove_request(struct session *s)

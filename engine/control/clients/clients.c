@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdalign.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -387,7 +388,7 @@ static int session_request_check(
 	const struct attach_request *r, size_t received, unsigned fds, char *text, size_t bytes)
 {
 	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
-	unsigned most = r->kind == ATTACH_HELLO ? 1 : expected;
+	unsigned most = r->kind == ATTACH_HELLO || r->kind == ATTACH_REGION_IMPORT ? 1 : expected;
 
 	if (r->magic != ATTACH_MAGIC) {
 		text_fit(text, bytes,
@@ -408,7 +409,7 @@ static int session_request_check(
 			sizeof(*r), received, received > sizeof(*r) ? " or more" : "");
 		return -EPROTO;
 	}
-	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_ASKED) {
+	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REGION_IMPORT) {
 		text_fit(text, bytes, "request kind %u does not exist", r->kind);
 		return -EINVAL;
 	}
@@ -454,6 +455,8 @@ static void session_serve(struct session *s, size_t received, int fd, unsigned f
 	case ATTACH_REGION_REMOVE: region_remove_request(s); break;
 	case ATTACH_REPORT: session_report_request(s); break;
 	case ATTACH_ASKED: session_asked_request(s); break;
+	case ATTACH_LEND: region_lend_request(s); break;
+	case ATTACH_REGION_IMPORT: region_import_request(s, fd); break;
 	}
 }
 
@@ -595,6 +598,19 @@ void session_end(struct session *s, const char *why)
 }
 
 /*
+ * Whether the process has no descriptor of a device. One that has ended its session while it
+ * registers memory may still have some: only its exit proves that it has not.
+ */
+static bool session_has_returned(struct session *s)
+{
+	struct pollfd exited = {.fd = s->pidfd, .events = POLLIN};
+
+	if (s->lent && poll(&exited, 1, 0) > 0)
+		region_lend_end(s, true);
+	return !s->lent || s->control->stopping;
+}
+
+/*
  * Frees a session that has ended and has no channels and regions left. Returns false if it cannot
  * yet.
  */
@@ -602,7 +618,7 @@ static bool session_free(struct session *s)
 {
 	struct clients *clients = s->control->clients;
 
-	if (!s->ending || s->channels || s->regions)
+	if (!s->ending || s->channels || s->regions || !session_has_returned(s))
 		return false;
 	*s->place = NULL;
 	if (s->id) {

@@ -77,6 +77,12 @@ void client_memory_release_held(struct control *control);
  */
 int client_memory_renew(struct control *control, unsigned rail, char *why, size_t bytes);
 
+/*
+ * Number of sessions whose process may have a descriptor of a NIC's device. While there is one, the
+ * kernel keeps the queues of a device that is closed.
+ */
+unsigned clients_lent(const struct control *control);
+
 /* ---- figures --------------------------------------------------------------------------------- */
 
 #define CLIENT_REFUSAL_BYTES 224u /* as much as attach_reply.text */

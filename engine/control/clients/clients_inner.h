@@ -110,6 +110,8 @@ struct region {
 	 * each MR to one thread, the rest to the holder of the lock.
 	 */
 	struct dv_mr *mr; /* array of `mrs` MRs; an MR of length 0 is not registered */
+	/* array of `mrs`: what the client has registered; NULL: the engine registers the memory */
+	struct region_key *key;
 	/*
 	 * array of the `mrs` lkeys; rails read it from RAIL_REGION_ADD until they return the region
 	 */
@@ -203,6 +205,7 @@ struct session {
 	bool leaves; /* a channel of it stays stored: its slot is reserved for the next engine */
 	/* number of this session's regions and of their extents, without staging memory */
 	unsigned ranges, extents;
+	bool lent; /* the process may have descriptors of the NICs' devices: ATTACH_LEND */
 	bool ending;
 };
 
@@ -260,6 +263,10 @@ struct clients {
 	 * clients
 	 */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX];
+	unsigned lent; /* number of sessions with `lent` */
+	/* what was registered and not named is to be deregistered; `sweeping`: it is on the way */
+	bool sweep_wanted, sweeping;
+	struct work sweep;
 	struct works *large, *small; /* helper threads that register memory */
 	pthread_mutex_t results;     /* protects `result`, `text` and progress of all regions */
 	struct closer *closer;
@@ -343,6 +350,10 @@ void channels_close(struct clients *clients);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
+void region_lend_request(struct session *s);
+void region_import_request(struct session *s, int memfd);
+/* The session's process has no descriptor of a device any more. */
+void region_lend_end(struct session *s, bool sweep);
 /*
  * Registers the channel's staging memory and gives it to the rails. Then channel_opened() is
  * called, or the request is refused and the channel freed, perhaps before this function returns. On

@@ -216,6 +216,9 @@ struct rail_health {
 	uint64_t looked_ns; /* when `port` was found out last */
 	bool lost;          /* the rail's NIC died or is not there: see nic_lost.c */
 	bool cut; /* the rail is lost and its device is closed: the NIC writes nothing any more */
+	/* its device is closed when clients have given back their descriptors, or at this time; 0:
+	 * not waiting */
+	uint64_t cut_by_ns;
 	bool lost_again;             /* it died while it came back */
 	struct nic_attempt *attempt; /* to open it anew; NULL: none is in progress */
 	uint64_t back_ns;            /* no attempt is made before this time */

@@ -28,6 +28,8 @@
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/net/net.h"
 
+/* how long a client may keep the device of a lost NIC open */
+#define NIC_LENT_NS 10000000000ull
 #define NIC_PAUSE_NS 1000000000ull /* before a NIC is opened anew */
 #define NIC_PAUSES_MAX 6u          /* number of times that the pause doubles at most */
 /* a NIC that was in use for longer than this gets the first pause again */
@@ -157,6 +159,31 @@ static void device_cut(struct control *control, unsigned rail, bool attempted)
 /* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
 void conns_quiet(struct control *control, unsigned rail)
 {
+	struct rail_health *h = &control->conns->health[rail];
+
+	if (clients_lent(control))
+		h->cut_by_ns = net_now() + NIC_LENT_NS;
+	else
+		device_cut(control, rail, false);
+}
+
+/*
+ * While a client registers memory, it has a descriptor of the device, and closing this process's
+ * would not destroy the queues.
+ */
+static void nic_lent_watch(struct control *control, unsigned rail, uint64_t now_ns)
+{
+	struct rail_health *h = &control->conns->health[rail];
+
+	if (!h->cut_by_ns)
+		return;
+	if (clients_lent(control) && now_ns < h->cut_by_ns)
+		return;
+	if (clients_lent(control))
+		engine_abort(
+			"rail %u: a process that registers memory has kept the device of its lost NIC open for %u s",
+			rail, (unsigned)(NIC_LENT_NS / 1000000000));
+	h->cut_by_ns = 0;
 	device_cut(control, rail, false);
 }
 
@@ -291,6 +318,7 @@ void nic_lost_watch(struct control *control, unsigned rail, uint64_t now_ns)
 	char why[PORT_WHY_BYTES] = "it died again while its memory was registered";
 	int left;
 
+	nic_lent_watch(control, rail, now_ns);
 	if (!h->attempt) {
 		if (h->cut && now_ns >= h->back_ns && !control->exporting &&
 			nic_comes_back(control, rail) && !rail_has_conns(control, rail))

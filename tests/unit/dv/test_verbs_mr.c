@@ -126,12 +126,61 @@ static void a_region_that_stays_registered_keeps_its_handle(void **state)
 	ops->close(device);
 }
 
+static int import(struct dv_device *device, uint32_t handle, uint32_t lkey, size_t bytes,
+	struct dv_mr *ret_mr)
+{
+	return ops->mr_import(
+		device, &(struct dv_memory){.base = memory, .length = bytes}, handle, lkey, ret_mr);
+}
+
+static void a_registration_of_another_process_is_taken_over_once(void **state)
+{
+	struct dv_device *device = stub_open();
+	struct dv_mr own, mr = {0}, other;
+
+	(void)state;
+	assert_int_equal(
+		ops->mr_register(device,
+			&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1}, &own),
+		0);
+	stub.orphan = stub.handles;
+	assert_int_equal(import(device, stub.orphan, 0x3333, 4096, &mr), -EPERM);
+	error_has("is not one of the process");
+	stub.orphan = 4097; /* in another page of the table */
+	assert_int_equal(import(device, 4097, 0x3334, 4096, &mr), -EPERM);
+	assert_int_equal(import(device, 4097, 0x3333, 4095, &mr), -EPERM);
+	error_has("has another key or length");
+	assert_int_equal(import(device, 4098, 0x3333, 4096, &mr), -ENOENT);
+	assert_int_equal(import(device, UINT32_MAX, 0x3333, 4096, &mr), -EPERM);
+	assert_int_equal(import(device, 4097, 0x3333, 4096, &mr), 0);
+	assert_int_equal(mr.lkey, 0x3333);
+	assert_int_equal(import(device, 4097, 0x3333, 4096, &other), -EPERM);
+	assert_int_equal(ops->mr_sweep(device), 0);
+	assert_int_equal(ops->mr_deregister(device, &mr), 0);
+	assert_int_equal(stub.orphan, 0);
+	assert_int_equal(ops->mr_deregister(device, &own), 0);
+	ops->close(device);
+}
+
+static void what_was_not_taken_over_is_deregistered(void **state)
+{
+	struct dv_device *device = stub_open();
+
+	(void)state;
+	stub.orphan = 300;
+	assert_int_equal(ops->mr_sweep(device), 1);
+	assert_int_equal(stub.orphan, 0);
+	ops->close(device);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		TEST(a_region_gets_the_fewest_access_rights),
 		TEST(a_refused_region_has_an_explanation),
 		TEST(a_region_that_stays_registered_keeps_its_handle),
+		TEST(a_registration_of_another_process_is_taken_over_once),
+		TEST(what_was_not_taken_over_is_deregistered),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,6 +47,7 @@ static struct {
 	struct ibv_port_attr port;
 	struct ibv_gid_entry gids[STUB_GIDS];
 	unsigned gid_count;
+	uint32_t handles, orphan; /* last handle; that of what another process has registered */
 	unsigned mr_access;
 	struct ibv_pd *mr_pd;
 	struct ibv_cq_init_attr_ex cq_attr;
@@ -71,6 +72,7 @@ static struct verbs_context stub_context;
 static struct ibv_pd stub_pd, stub_domain;
 static struct ibv_td stub_td;
 static struct ibv_mr stub_mr = {.lkey = 0x1111, .rkey = 0x2222};
+static struct ibv_mr stub_orphan; /* the one with the handle stub.orphan */
 static struct ibv_cq_ex stub_cq;
 static struct ibv_qp stub_qp = {.qp_num = 0x4711};
 static uint8_t stub_queue[64 * 64], stub_register[4096];
@@ -269,15 +271,35 @@ struct ibv_mr *ibv_reg_mr_iova2(
 	if (stub_fails())
 		return NULL;
 	stub.alive.mr++;
+	stub_mr.handle = ++stub.handles;
 	return &stub_mr;
+}
+
+struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
+{
+	assert_ptr_equal(pd, &stub_pd);
+	if (handle != stub.orphan || stub_fails()) {
+		errno = ENOENT;
+		return NULL;
+	}
+	stub_orphan = (struct ibv_mr){.handle = handle, .lkey = 0x3333, .length = 4096};
+	return &stub_orphan;
+}
+
+void ibv_unimport_mr(struct ibv_mr *mr)
+{
+	assert_ptr_equal(mr, &stub_orphan);
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr)
 {
-	assert_ptr_equal(mr, &stub_mr);
+	assert_true(mr == &stub_mr || mr == &stub_orphan);
 	if (stub_fails())
 		return stub.fail_errno;
-	stub.alive.mr--;
+	if (mr == &stub_orphan)
+		stub.orphan = 0;
+	else
+		stub.alive.mr--;
 	return 0;
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the pools' memory with the engine.
 
-For each pool, Memory lets the engine map the pool's memfds (shm). Otherwise pages are copied
-through memory of libpeercache (copy), which always works: libpeercache stages unregistered memory.
+For each pool, Memory lets the engine map the pool's memfds (shm). It registers other memory with
+the engine's NICs (verbs). Otherwise pages are copied through memory of libpeercache (copy), which
+always works: libpeercache stages unregistered memory.
 The way that is used for a pool is logged once and counted.
 """
 
@@ -13,7 +14,7 @@ import mmap
 import os
 import threading
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 logger = logging.getLogger("peercache")
 Range = tuple[int, int, int]  # address, length in bytes, memfd
@@ -41,6 +42,23 @@ def memfds_of(pool: Any) -> Iterator[Range]:
         nbytes = buffer.numel() * buffer.element_size()
         page = mmap.PAGESIZE
         yield buffer.data_ptr(), min(os.fstat(fd).st_size, -(-nbytes // page) * page), fd
+
+
+def buffers_of(pool: Any) -> Iterator[tuple[int, int, Any]]:
+    """Yields address, length in bytes and owner of the CPU memory of the pool's tensors.
+
+    They are attributes of the pool, or elements of lists there. Tensors may share their memory.
+    """
+    for value in list(vars(pool).values()) if hasattr(pool, "__dict__") else []:
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
+            if not hasattr(tensor, "data_ptr") or not hasattr(tensor, "element_size") or \
+                    getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+                continue
+            if hasattr(tensor, "untyped_storage"):
+                tensor = tensor.untyped_storage()
+                yield tensor.data_ptr(), tensor.nbytes(), tensor
+            else:
+                yield tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor
 
 
 class Progress:
@@ -73,15 +91,17 @@ class Memory:
     with the session.
 
     Attributes:
-        paths: the way of each pool by its name: shm, copy or mixed.
+        paths: the way of each pool by its name: shm, verbs, copy or mixed.
         counts: number of pools by way.
     """
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._ranges: list[tuple[int, int]] = []
+        # Owners of memory that NICs write to: if it were freed, its address could be used again.
+        self._owners: list[Any] = []
         self.paths: dict[str, str] = {}
-        self.counts = {"shm": 0, "copy": 0, "mixed": 0}
+        self.counts = {"shm": 0, "verbs": 0, "copy": 0, "mixed": 0}
 
     def _register(self, name: str, pool: Any) -> str:
         """Registers the pool's ranges, each once. Returns "", or the reason of the last refusal.
@@ -102,12 +122,27 @@ class Memory:
                     break
         return refusal
 
+    def _import(self, name: str, pool: Any, samples: list[int]) -> Optional[OSError]:
+        """Registers the buffers that samples are in with the NICs. Returns the first refusal."""
+        for base, nbytes, owner in buffers_of(pool):
+            if not any(base <= address < base + nbytes and not self.covers(address)
+                       for address in samples):
+                continue
+            try:
+                with Progress(f"registering {nbytes / 2**30:.1f} GiB of pool {name}"):
+                    self._session.register(base, nbytes, -1)
+            except OSError as error:
+                return error
+            self._ranges.append((base, nbytes))
+            self._owners.append(owner)
+        return None
+
     def covers(self, address: int) -> bool:
         """True if the address lies in a registered range."""
         return any(base <= address < base + nbytes for base, nbytes in self._ranges)
 
     def add(self, name: str, pool: Any, samples: list[int], copied: str = "") -> str:
-        """Registers the pool's memfds. Returns the pool's way: shm, mixed or copy.
+        """Registers the pool's memory. Returns the pool's way: shm, verbs, mixed or copy.
 
         samples: an address in each of the pool's buffers. Mixed: only some of the buffers are
         registered. copied: why the calls copy the pages of this pool although its memory may be
@@ -115,12 +150,21 @@ class Memory:
         is logged and nothing is raised. May block for minutes while the engine pins a large range.
         """
         refusal = self._register(name, pool)
+        owners, error = len(self._owners), None
+        if not refusal and not copied:
+            error = self._import(name, pool, samples)
+        if error is not None and error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
+            refusal = str(error)
         covered = sum(self.covers(address) for address in samples)
         if not covered:
+            reason = str(error.strerror).rsplit("request 8: ", 1)[-1] if error else ""
             path, why = "copy", ('ordinary memory: one copy; "allocator": "shm" in the extra '
-                                 "config avoids it (SGLang 0.5.17 and later)")
+                                 "config avoids it (SGLang 0.5.17 and later)"
+                                 + (f"; NICs cannot write to it: {reason}" if error else ""))
         elif covered < len(samples):
             path, why = "mixed", "some of its buffers are not registered: they are copied"
+        elif len(self._owners) > owners:
+            path, why = "verbs", "no copies"
         else:
             path, why = "shm", "the engine maps its memfds: no copies"
         if self.paths.get(name) != path:

@@ -166,7 +166,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         Returns a dict: the numbers of Session.counts() (calls, pages, bytes) and four more
         entries. "errors": number of errors by method, and of pages by every result that is neither
         a hit nor a miss ("timeout", "no_channel", ...). "memory": number of pools by the way in
-        which the engine reaches them (shm, copy or mixed). "paths": that way, by name of the
+        which the engine reaches them (shm, verbs, copy or mixed). "paths": that way, by name of the
         pool. "refusal": what an engine answered that gives no session any more, or "". Any thread.
         """
         counts: dict[str, Any] = dict(self._session.counts())

@@ -235,6 +235,25 @@ static void execute(struct uv_context *context, struct packet *packet, int memor
 		packet->attr[i].data = attrs[i].data;
 }
 
+/*
+ * The process has ended while its command waited here, where a kernel's call ends before the
+ * process does: what it has registered is undone, because its exit proves that it registers no
+ * more.
+ */
+static void undo(struct uv_context *context, uint32_t handle_last)
+{
+	struct uv_object *object, *next;
+
+	pthread_mutex_lock(&uv_lock);
+	for (object = context->objects; object; object = next) {
+		next = object->next;
+		if (object->kind == UV_MR && object->handle > handle_last &&
+			((struct uv_mr *)object)->memory >= 0)
+			uv_mr_free(object);
+	}
+	pthread_mutex_unlock(&uv_lock);
+}
+
 static void *serve(void *argument)
 {
 	struct uv_context *context = argument;
@@ -257,11 +276,14 @@ static void *serve(void *argument)
 		if (n <= 0)
 			break;
 		if (fds_take(&message, fds, 2) == 2) {
+			uint32_t before = context->handle_last;
+
 			if (may_be_executed(&packet, n))
 				execute(context, &packet, fds[1]);
 			else
 				packet.status = EOPNOTSUPP;
-			(void)send(fds[0], &packet, sizeof(packet), MSG_NOSIGNAL);
+			if (send(fds[0], &packet, sizeof(packet), MSG_NOSIGNAL) < 0)
+				undo(context, before);
 		}
 		for (unsigned i = 0; i < 2; i++)
 			if (fds[i] >= 0)

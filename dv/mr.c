@@ -13,7 +13,7 @@
 
 /* handles are small numbers: the kernel gives the lowest one that is free */
 #define HANDLES_MAX (1u << 20)
-/* dv_mr_sweep() looks at those in use and at so many more: a device has fewer objects */
+/* dv_mr_sweep() looks at this number beyond those in use: a device has fewer objects */
 #define HANDLES_SWEPT (1u << 14)
 #define MIB (1024.0 * 1024.0)
 #define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING)

@@ -67,7 +67,6 @@ class Guarded:
     """A base of the classes that others call. Any thread may call any method at any time."""
 
     _attachment: Optional[Attachment] = None
-    _usual: frozenset[str] = frozenset()  # results that are no failures
     _session: Any = None  # of the last attachment, also when it is closed; None: never attached
 
     def _attach(self, config: Config) -> None:
@@ -95,8 +94,6 @@ class Guarded:
         """
         session = self._session
         for name, (pages, calls, text) in session.failures().items() if session else ():
-            if name in self._usual:
-                continue
             with self._lock:
                 told = self._told.get(name, 0)
                 self._told[name] = max(told, calls)

@@ -195,8 +195,6 @@ class MooncakeDistributedStore(Guarded):
     memory is refused by register_buffer(). Wrong types raise TypeError; nothing else is raised.
     """
 
-    _usual = frozenset(["longer"])  # _fetch() asks with a room of one byte
-
     def __init__(self) -> None:
         self._held: dict[Any, list] = {}  # key -> [bytes, sessions that have it]
         self._buffers: dict[int, int] = {}  # registered: address -> bytes

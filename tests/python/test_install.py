@@ -57,8 +57,13 @@ for name in ("-engine", "-keeper", "ctl", "-bench"):
                           capture_output=True, text=True)
     if said.stdout != f"{program} {version}\\n":
         print(program, "says", said)
+package = os.path.dirname(importlib.util.find_spec("peercache").origin)
+for name in ("__init__", "store/__init__", "absent/engine"):
+    if not os.path.exists(f"{package}/as_mooncake/mooncake/{name}.py"):
+        print("mooncake has no", name)
 for line, status, text in (("peercache-bench served --help", 0, "usage: peercache-bench served "),
                            ("peercache-meta --help", 0, "usage: peercache-meta"),
+                           ("peercache-as-mooncake env", 0, "/peercache/as_mooncake\\n"),
                            ("peercache-storage-server --discovery-addr 10.0.0.1:31998", 2,
                             "peercache-engine --set")):
     program, *words = line.split()
@@ -69,7 +74,6 @@ for line, status, text in (("peercache-bench served --help", 0, "usage: peercach
 if subprocess.run([os.path.join(sys.prefix, "bin", "peercache-setup-host"), "--help"],
                   capture_output=True).returncode:
     print("peercache-setup-host does not run")
-package = os.path.dirname(importlib.util.find_spec("peercache").origin)
 if not os.path.exists(package + "/bin/peercache-verbs.so"):
     print("peercache-verbs.so is missing")
 said = subprocess.run([os.path.join(sys.prefix, "bin", "peercachectl"), "--help"],

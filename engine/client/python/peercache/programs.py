@@ -15,9 +15,9 @@ def become() -> None:
 def as_mooncake() -> None:
     """Becomes a command, in whose Python mooncake.store is that of this package."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        sys.exit("usage: peercache-as-mooncake COMMAND ...\n"
-                 "Runs COMMAND with a package mooncake, whose store is PeerCache, first on "
-                 "PYTHONPATH.")
+        print("usage: peercache-as-mooncake COMMAND ...\n"
+              "Runs COMMAND with a package mooncake first on PYTHONPATH: its store is PeerCache.")
+        sys.exit(0 if len(sys.argv) > 1 else 2)
     first = os.path.join(os.path.dirname(os.path.abspath(__file__)), "as_mooncake")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (first, os.environ.get("PYTHONPATH"))))
     try:

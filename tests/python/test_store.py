@@ -39,13 +39,14 @@ class StoreTest(harness.ClusterTest):
     """Base class: two engines for all tests of a class, and stores attached to either of them."""
 
     engines = None
+    keeper = False
     # number of the first key of a test; tests and runs share no keys
     first = int.from_bytes(os.urandom(4), "little") << 20
 
     @classmethod
     def setUpClass(cls):
         cls.engines = harness.cluster.Cluster(
-            harness.BUILD, 2, pool_bytes="256MiB", device=DEVICE,
+            harness.BUILD, 2, pool_bytes="256MiB", device=DEVICE, keeper=cls.keeper,
             settings=harness.patient(["engine.unsealed_memory=yes"])).start()
         harness.wait_proven(cls.engines)
 
@@ -107,6 +108,31 @@ class StoreTest(harness.ClusterTest):
         return store.counts()
 
 
+@unittest.skipUnless(DEVICE == "mlx5", "a child of Shapes runs it")
+class Imported(StoreTest):
+    keeper = True
+
+    def test_memory_is_registered_again_with_the_next_engine(self):
+        count, shape = 64, dict(segments=[20480, 20480])
+        here, there = self.filled(Pool(256, **shape), count), Pool(256, **shape)
+        writer = self.controller(self.store(0, here), here)
+        store = self.store(1, there)
+        reader = self.controller(store, there)
+        keys, pages = keys_of(self.first, count), list(range(count))
+        self.assertEqual(writer.do("set", keys, pages), count)
+        self.assertEqual(reader.do("get", keys, pages), count)
+        for page in pages:
+            there.write(page, bytes(there.page_bytes()))
+        self.engines.crash(1)
+        harness.wait_for(lambda: reader.do("get", keys, pages) == count, 60, "all are read again")
+        self.assertTrue(self.same(there, count))
+        harness.wait_for(lambda: self.engines.figure(1, "client_extents") == 2, 60,
+                         "both buffers are registered again")
+        staged = store.counts()["bytes_staged"]
+        self.assertEqual(reader.do("get", keys, pages), count)
+        self.assertEqual(store.counts()["bytes_staged"], staged)
+
+
 class Shapes(StoreTest):
     def test_pages_of_every_pool_and_layout_are_read_back_unchanged(self):
         shapes = {
@@ -140,8 +166,8 @@ class Shapes(StoreTest):
     def test_pools_of_ordinary_memory_are_registered_with_the_nics(self):
         name = "test_pages_of_every_pool_and_layout_are_read_back_unchanged"
         mlx5 = harness.cluster.Cluster(harness.BUILD, device="mlx5")
-        done = harness.run([*mlx5.before, sys.executable, __file__, "Shapes." + name], 120,
-                           capture_output=True, text=True,
+        done = harness.run([*mlx5.before, sys.executable, __file__, "Shapes." + name, "Imported"],
+                           120, capture_output=True, text=True,
                            env={**os.environ, "PEERCACHE_DEVICE": "mlx5"})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 

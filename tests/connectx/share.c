@@ -208,16 +208,16 @@ static bool may_be_executed(const struct packet *packet, ssize_t n)
 
 static void execute(struct uv_context *context, struct packet *packet, int memory)
 {
-	struct {
-		struct ib_uverbs_ioctl_hdr header;
-		struct ib_uverbs_attr attrs[ATTRS_MAX];
-	} command = {.header = {.object_id = packet->object,
-			     .method_id = packet->method,
-			     .driver_id = packet->driver,
-			     .num_attrs = (uint16_t)packet->attrs}};
-	struct ib_uverbs_attr *attrs = command.header.attrs;
+	_Alignas(8) uint8_t space[sizeof(struct ib_uverbs_ioctl_hdr) +
+				  ATTRS_MAX * sizeof(struct ib_uverbs_attr)] = {0};
+	struct ib_uverbs_ioctl_hdr *header = (void *)space;
+	struct ib_uverbs_attr *attrs = header->attrs;
 	size_t used = 0;
 
+	header->object_id = packet->object;
+	header->method_id = packet->method;
+	header->driver_id = packet->driver;
+	header->num_attrs = (uint16_t)packet->attrs;
 	for (unsigned i = 0; i < packet->attrs; i++) {
 		const struct packed *from = &packet->attr[i];
 
@@ -230,7 +230,7 @@ static void execute(struct uv_context *context, struct packet *packet, int memor
 		attrs[i].data = (uintptr_t)packet->bytes + used;
 		used += from->length;
 	}
-	packet->status = uv_ioctl(context, &command.header, memory);
+	packet->status = uv_ioctl(context, header, memory);
 	for (unsigned i = 0; i < packet->attrs; i++)
 		packet->attr[i].data = attrs[i].data;
 }

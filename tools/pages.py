@@ -31,6 +31,7 @@ FILES = {
     "config/examples/*": "examples",
     "engine/METRICS.md": "METRICS.md", "engine/TRUST.md": "TRUST.md",
     "engine/client/python/README.md": "SGLANG.md",
+    "engine/client/python/MOONCAKE.md": "MOONCAKE.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 

@@ -123,6 +123,26 @@ class Poll(ChannelTest):
             session.close()
             self.thaw()
 
+    def test_each_call_has_a_number_of_its_own(self):
+        """One thread takes what others submit, also before their calls have returned."""
+        channel, submitted, taken = Channel(self.sessions[1]), [[], [], []], []
+        usual = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, usual)
+        sys.setswitchinterval(1e-5)
+
+        def submit(numbers):
+            for _ in range(3000):
+                numbers.append(channel.exists("s", ["none"], MS))
+        threads = [threading.Thread(target=submit, args=(numbers,)) for numbers in submitted]
+        for thread in threads:
+            thread.start()
+        while len(taken) < 9000:
+            taken += [number for number, _ in channel.poll()]
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(sum(submitted, [])), sorted(taken))
+        channel.close()
+
     def test_a_child_of_fork(self):
         pages, channel = self.stored("f"), Channel(self.sessions[1])
         number = channel.get("s", pages.keys, pages.to, BYTES, MS)
@@ -172,10 +192,18 @@ class Aio(ChannelTest):
             await asyncio.sleep(1)  # not a wait: turns are counted over this time
             counted = len(turns)
             calls[0].cancel()
+            late = asyncio.create_task(channel.aclose())
+            with self.assertRaises(asyncio.TimeoutError):  # its memory is still read into
+                await asyncio.wait_for(asyncio.shield(calls[0]), 0.2)
+            with self.assertRaises(ValueError):
+                await channel.exists("s", ["none"], MS)
+            self.assertFalse(late.done())
             self.thaw()
             self.assertEqual(await calls[1], [True] * PAGES)
+            await late
             await channel.aclose()
             self.assertTrue(calls[0].cancelled())
+            self.assertTrue(pages.read())
             return counted
         self.assertLess(asyncio.run(wait()), 40)
 

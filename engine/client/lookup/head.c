@@ -14,6 +14,7 @@
  * look.c. Channel thread.
  */
 #include "config/likely.h"
+#include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/crc32c.h"
 #include "engine/abi/map.h"
@@ -161,7 +162,7 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 {
 	struct page_work *p = &b->work[i];
 
-	if (!page_head_names(head, &p->key, p->at.generation))
+	if (!page_head_names(head, &p->key, p->at.generation) || head->length > PAGE_BYTES_MAX)
 		page_stale(b, i);
 	else if (b->kind == BATCH_SET)
 		page_stored(b, i, head->length);

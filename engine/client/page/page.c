@@ -430,7 +430,8 @@ void page_stale(struct pc_batch *b, uint32_t i)
 void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
 	error_length(b->work[i].bytes, stored);
-	b->work[i].other_length = 1;
+	/* a page that has gone meanwhile has no length, or that of another one */
+	b->work[i].other_length = !b->lengths || stored > b->work[i].bytes;
 	if (b->lengths)
 		b->lengths[i] = stored;
 	page_wrong(b, i);

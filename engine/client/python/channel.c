@@ -211,6 +211,7 @@ PyObject *channel_submit(const struct call *c, PyObject *ptrs, PyObject *sizes, 
 {
 	struct py_channel *ch = channel_enter((PyObject *)c->channel);
 	struct py_call *call = call_new(c, ptrs, sizes, answer), **at;
+	unsigned long long number = 0;
 	int rc = -EBADF;
 
 	if (!call)
@@ -224,14 +225,15 @@ PyObject *channel_submit(const struct call *c, PyObject *ptrs, PyObject *sizes, 
 	if (ch->channel)
 		rc = submit(ch, call);
 	if (!rc) {
-		call->number = ++ch->number;
+		number = call->number = ++ch->number;
 		for (at = &ch->first; *at; at = &(*at)->next)
 			continue;
 		*at = call;
 	}
 	pthread_mutex_unlock(&ch->lock);
 	session_leave(ch->session);
-	Py_END_ALLOW_THREADS if (!rc) return PyLong_FromUnsignedLongLong(call->number);
+	/* another thread's poll() may have freed the call already */
+	Py_END_ALLOW_THREADS if (!rc) return PyLong_FromUnsignedLongLong(number);
 	call_free(call);
 	return rc == -EBADF ? session_raise_closed() : session_raise(rc);
 }

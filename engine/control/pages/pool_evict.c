@@ -457,7 +457,8 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 		const struct chunk *chunk = &pool->chunk[i];
 
 		if (chunk->class == class || chunk->class == NONE || chunk->credits ||
-			chunk->leaves_for || chunk->used_at >= other)
+			chunk->leaves_for || chunk->pages + chunk->limbo == 0 ||
+			chunk->used_at >= other)
 			continue;
 		other = chunk->used_at;
 		idlest = i;

@@ -37,6 +37,7 @@ SET_CODES = {0: 0, 3: RPC_FAIL, 4: RPC_FAIL, 5: NO_AVAILABLE_HANDLE, INVALID: IN
              7: RPC_FAIL}  # others: TRANSFER_FAIL
 REMOVE_CODES = {0: 0, 1: OBJECT_NOT_FOUND, 2: OBJECT_NOT_FOUND,
                 INVALID: INVALID_PARAMS}  # others: RPC_FAIL
+PAGE_BYTES_MAX = 64 << 20  # of the library
 KEY_BYTES_MAX = 1024  # of the library; a longer key is stored under its digest
 CLEAR_MS = 120000  # deadline of remove_all()
 EXTRA = "PEERCACHE_EXTRA_CONFIG"  # environment: keys of the extra config, as JSON
@@ -339,9 +340,12 @@ class MooncakeDistributedStore(Guarded):
         keys, sizes = keys_of(keys), list(sizes)
         if not len(keys) == len(ptrs) == len(sizes):
             return [INVALID_PARAMS] * len(keys)
-        codes = call(keys, ptrs, sizes)
-        if 0 in sizes:
-            codes = [code if nbytes else INVALID_PARAMS for code, nbytes in zip(codes, sizes)]
+        # no value is longer, and a room may be
+        rooms = [min(nbytes, PAGE_BYTES_MAX) for nbytes in sizes] if call == self._read else sizes
+        codes = call(keys, ptrs, rooms)
+        if 0 in sizes or 0 in ptrs:
+            codes = [code if nbytes and ptr else INVALID_PARAMS
+                     for code, nbytes, ptr in zip(codes, sizes, ptrs)]
         return codes
 
     def _multi(self, call: Callable, keys: Sequence[Any], all_ptrs: Sequence[Sequence[int]],

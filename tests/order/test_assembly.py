@@ -58,7 +58,7 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 # source: its functions in SEQUENCES; those of fast_path.c are all others
 SOURCES = {
     "engine/client/call/call.c": {"asked_note"},
-    "engine/client/call/channel.c": {"wait_until_drained"},
+    "engine/client/call/channel.c": {"wait_until_drained", "channel_listen"},
     "engine/client/lookup/map.c": {"map_refresh"},
     "engine/client/read/fetch.c": {"fetch_copy"},
     "engine/client/lookup/look.c": {"look_all"},
@@ -136,6 +136,7 @@ SEQUENCES = {
     "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},
     # The sleep protocol. Sleeper: flag, fence, one more look. Waker: publication, fence, flag.
     "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
+    "channel_listen": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
     "poll_sleep": {
         "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
     "loop_sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<loop_turn>"]},

@@ -22,9 +22,9 @@ KILLS = int(os.environ.get("PEERCACHE_KILLS", "10"))
 
 @unittest.skipIf(harness.SLOW > 1, "a sanitizer and the interposer cannot both come first")
 class Import(harness.ClusterTest):
-    def engines(self, *settings, **options):
-        return self.start(2, device="mlx5", pool_bytes="128MiB",
-                          settings=[f"rail.mr_bytes={EXTENT}", *settings], **options)
+    def engines(self, verbs="same-user", **options):
+        settings = [f"rail.mr_bytes={EXTENT}"] + ([f"engine.client_verbs={verbs}"] if verbs else [])
+        return self.start(2, device="mlx5", pool_bytes="128MiB", settings=settings, **options)
 
     def staged(self, engines, size, pages, segments=1, batches=(1, 32)):
         return self.tool(
@@ -124,7 +124,7 @@ class Import(harness.ClusterTest):
         self.stop_cleanly(engines)
 
     def test_it_is_refused_by_the_setting(self):
-        engines = self.engines("engine.client_verbs=no")
+        engines = self.engines(verbs="")  # the default
         status, _, err = harness.finish(self.staged(engines, 4 * KIB, 4))
         self.assertNotEqual(status, 0)
         self.assertIn("engine.client_verbs is no", err)

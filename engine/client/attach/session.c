@@ -147,7 +147,8 @@ static int session_undo(struct client_session *session, const struct attach_repl
 
 	if (reply->status == 0 && reply->kind == ATTACH_CHANNEL_OPEN)
 		call.kind = ATTACH_CHANNEL_CLOSE;
-	else if (reply->status == 0 && reply->kind == ATTACH_REGION_ADD)
+	else if (reply->status == 0 &&
+		 (reply->kind == ATTACH_REGION_ADD || reply->kind == ATTACH_REGION_IMPORT))
 		call.kind = ATTACH_REGION_REMOVE;
 	return call.kind ? session_send(session, &call) : 0;
 }

@@ -713,7 +713,8 @@ static int lend_check(const struct session *s, char *text, size_t bytes)
 		text_fit(text, bytes, "the engine cannot watch this process");
 		return -EPERM;
 	}
-	if (control->clients->sweep_wanted || control->clients->sweeping) {
+	/* one that is lent a NIC already asks for the next one: the sweep waits for it */
+	if (!s->lent && (control->clients->sweep_wanted || control->clients->sweeping)) {
 		text_fit(text, bytes, "the engine deregisters memory of processes that ended");
 		return -EAGAIN;
 	}

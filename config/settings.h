@@ -35,8 +35,8 @@
 #define SETTINGS_ERR_BYTES 4096
 
 /*
- * Values of the CHOICE settings, in the order of their choices. The
- * value of log.level is an enum log_level.
+ * Values of the CHOICE settings, in the order of their choices. The value of log.level is an enum
+ * log_level.
  */
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };

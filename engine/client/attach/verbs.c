@@ -2,8 +2,9 @@
 /*
  * Registers memory with the engine's NICs in this process: verbs import. The engine lends the
  * descriptor of each NIC's device; one thread per NIC imports device and domain and registers the
- * range in extents. Then the descriptors are closed and the engine is told the registrations, which
- * it owns from then on: it deregisters them when the region or this process ends. (abi/segment.h)
+ * range in extents. Then the descriptors are closed, and the engine receives handles and keys of
+ * the registrations. It owns them from then on: it deregisters them when the region or this process
+ * ends. (abi/segment.h)
  *
  * No descriptor may outlive this: while one is open, the kernel keeps the queues of an engine that
  * has ended, and its NICs would write into memory that was given back.

@@ -190,7 +190,7 @@ struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_
 	return b;
 }
 
-/* Tells the lengths of the pages of a sized get; those of longer ones are told already. */
+/* Writes the lengths of the pages of a sized get; longer pages have theirs already. */
 static void lengths_tell(const struct pc_batch *b)
 {
 	for (uint32_t i = 0; i < b->count; i++)

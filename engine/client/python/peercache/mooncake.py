@@ -24,7 +24,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 from peercache import config as configuration
 from peercache import keys as names
 from peercache.guard import Guarded, guarded
-from peercache.places import place
+from peercache.places import PAGE_BYTES_MAX, place
 
 logger = logging.getLogger("peercache")
 
@@ -37,7 +37,6 @@ SET_CODES = {0: 0, 3: RPC_FAIL, 4: RPC_FAIL, 5: NO_AVAILABLE_HANDLE, INVALID: IN
              7: RPC_FAIL}  # others: TRANSFER_FAIL
 REMOVE_CODES = {0: 0, 1: OBJECT_NOT_FOUND, 2: OBJECT_NOT_FOUND,
                 INVALID: INVALID_PARAMS}  # others: RPC_FAIL
-PAGE_BYTES_MAX = 64 << 20  # of the library
 KEY_BYTES_MAX = 1024  # of the library; a longer key is stored under its digest
 CLEAR_MS = 120000  # deadline of remove_all()
 EXTRA = "PEERCACHE_EXTRA_CONFIG"  # environment: keys of the extra config, as JSON

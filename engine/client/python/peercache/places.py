@@ -8,6 +8,8 @@ numpy), or an address with its length. The caller owns its memory.
 import ctypes
 from typing import Any, Optional, Sequence
 
+PAGE_BYTES_MAX = 64 << 20  # bytes of the longest page (config/limits.h)
+
 
 def place(page: Any, nbytes: Optional[int], written: bool, kept: list) -> tuple[int, int]:
     """Address and length in bytes of a page. Raises ValueError or TypeError for what is no page.

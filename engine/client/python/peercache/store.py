@@ -38,16 +38,14 @@ from peercache.guard import Guarded, guarded
 from peercache._peercache import SEGMENTS_MAX
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
-from peercache.places import places_of
+from peercache.places import PAGE_BYTES_MAX, places_of
 from peercache.stats import Stats
 
 logger = logging.getLogger("peercache")
 KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
 CLEAR_MS = 120000  # deadline of clear()
-# Limits of the engine (control/pages/pool.c): bytes of the longest page, and pages that fit into
-# a pool.
-PAGE_BYTES_MAX, PAGES_IN_POOL = 64 << 20, 32
+PAGES_IN_POOL = 32  # of the longest pages that a pool takes (control/pages/pool.c)
 V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
 
 

@@ -359,9 +359,12 @@ static void with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail(void
 	assert_true(dv_cq_has(&seat[1].w->rail->cq));
 	before = *behind_ns;
 	assert_true(before > 0 && before == clock->behind_ns);
-	assert_true(clock->told_ns[0] < clock->told_ns[1] && clock->told_ns[1] < before);
+	/* where the counter of ticks is coarse, a step may take no time */
+	assert_true(clock->told_ns[0] <= clock->told_ns[1] && clock->told_ns[1] <= before);
+	assert_true(clock->told_ns[0] < before);
 	model_clock_turn(core);
-	assert_true(clock->told_ns[0] > before && *behind_ns > clock->told_ns[1]);
+	assert_true(clock->told_ns[0] >= before && clock->told_ns[1] >= clock->told_ns[0]);
+	assert_true(*behind_ns > before);
 	assert_in_range(turns_for_one_page(core, 100), 1, 999);
 	end_stepped(core);
 }

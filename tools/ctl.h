@@ -36,9 +36,9 @@ struct ctl_run {
 	const char *record; /* file */
 	bool gets;
 	uint64_t seconds, max_bytes;
-	/* of put, get, exists, rm and clear; the others open it themselves, if they need one */
+	/* of put, get, exists, match, rm and clear; the others open it, if they need one */
 	struct pc *pc;
-	struct pc_channel *channel; /* of put, get, exists and rm */
+	struct pc_channel *channel; /* of put, get, exists, match and rm */
 	json_object *results; /* with `json`: an array, one object for each key of these commands */
 };
 
@@ -74,6 +74,10 @@ int ctl_directory(struct ctl_run *ctl);
  * or a holder could not be asked.
  */
 int ctl_explain(struct ctl_run *ctl, const char *key);
+/*
+ * ctl_match.c. 0: a host has the first key, 1: none, 4: none, and an owner could not be asked.
+ */
+int ctl_match(struct ctl_run *ctl, int count, char **keys);
 
 /*
  * ctl_restart.c. 0: another engine serves, 1: the engine was left running, CTL_NO_ANSWER: none
@@ -123,5 +127,11 @@ const char *text_plain(const char *text, char *ret, size_t bytes);
 #define PLAIN_BYTES 128
 /* The same for a text of an object; "" when it is not there. */
 const char *json_plain(json_object *o, const char *name, char ret[PLAIN_BYTES]);
+
+/*
+ * The member on the map with this ref, 8 hexadecimal digits: the low half of its incarnation. NULL:
+ * none.
+ */
+json_object *json_member_with(json_object *members, const char *ref);
 
 #endif

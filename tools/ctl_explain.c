@@ -57,23 +57,6 @@ static json_object *first_with(json_object *array, const char *name, const char 
 /* ---- what is known --------------------------------------------------------------------------- */
 
 /*
- * The member on the map with this ref, 8 hexadecimal digits: the low half of its incarnation. NULL:
- * none.
- */
-static json_object *member_with(json_object *members, const char *ref)
-{
-	for (size_t i = 0; i < json_length(members); i++) {
-		json_object *member = json_at(members, i);
-		const char *incarnation = json_text(member, "incarnation");
-		size_t length = strlen(incarnation);
-
-		if (length >= 8 && !strcmp(incarnation + length - 8, ref))
-			return member;
-	}
-	return NULL;
-}
-
-/*
  * Adds to each owner and holder its name, "" if it is no member now, and why this host suspects it;
  * "": it does not.
  */
@@ -81,7 +64,7 @@ static void add_member(json_object *array, json_object *members)
 {
 	for (size_t i = 0; i < json_length(array); i++) {
 		json_object *o = json_at(array, i);
-		json_object *member = member_with(members, json_text(o, "ref"));
+		json_object *member = json_member_with(members, json_text(o, "ref"));
 
 		add_text(o, "name", json_text(member, "name"));
 		add_text(o, "suspect", json_text(member, "suspect"));

@@ -82,3 +82,16 @@ const char *json_plain(json_object *o, const char *name, char ret[PLAIN_BYTES])
 {
 	return text_plain(json_text(o, name), ret, PLAIN_BYTES);
 }
+
+json_object *json_member_with(json_object *members, const char *ref)
+{
+	for (size_t i = 0; i < json_length(members); i++) {
+		json_object *member = json_at(members, i);
+		const char *incarnation = json_text(member, "incarnation");
+		size_t length = strlen(incarnation);
+
+		if (length >= 8 && !strcmp(incarnation + length - 8, ref))
+			return member;
+	}
+	return NULL;
+}

@@ -24,6 +24,8 @@ static const char help[] =
 	"                       the map, partial sets, and the owners that are behind or suspect\n"
 	"  explain KEY          tell why a key is found or not: hash, owners and what each answers,\n"
 	"                       the page head at each place that they name, and what a get says\n"
+	"  match KEY...         tell which hosts have the pages of these keys, such as those of a\n"
+	"                       prompt: how many from the first on, and how many in all\n"
 	"  doctor               examine this host for an engine with the settings of --config and\n"
 	"                       --set, or of the one that runs: NICs, memory, cores, names, ports,\n"
 	"                       disks, limits, versions; each finding with its fix\n"
@@ -84,6 +86,11 @@ static const char help[] =
 	"  1  it does not: absent, evicted, or the holder is dead\n"
 	"  3  the engine does not answer\n"
 	"  4  not known: an owner or the holder could not be asked; readers take it as a miss\n"
+	"Exit status of match:\n"
+	"  0  a host has the first key\n"
+	"  1  none has\n"
+	"  2  wrong usage, or no engine\n"
+	"  4  none has, as far as is known: an owner could not be asked\n"
 	"Exit status of doctor:\n"
 	"  0  nothing to mend; what could not be examined is printed as unknown\n"
 	"  1  something to mend\n"
@@ -103,6 +110,8 @@ static const char help[] =
 	"  $ peercachectl doctor --config /etc/peercache.conf --peer 10.0.0.2\n"
 	"  $ peercachectl explain greeting\n"
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
+	"  $ peercachectl match greeting farewell\n"
+	"  $ peercachectl --namespace llama-70b/bf16 --json match 0af3... 77d0...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl clear --cluster --namespace 'pc2|model=llama-70b|prefix=|tag='\n"
 	"  $ peercachectl keys --record trace.jsonl --seconds 600\n"
@@ -144,8 +153,9 @@ static const struct verb {
 	const char *name;
 	int least, most;
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
-	{"directory", 1, 1}, {"explain", 2, 2}, {"doctor", 1, 1}, {"restart", 1, 1}, {"put", 2, 3},
-	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"clear", 1, 1}, {"keys", 1, 1}};
+	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
+	{"restart", 1, 1}, {"put", 2, 3}, {"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX},
+	{"clear", 1, 1}, {"keys", 1, 1}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -242,6 +252,8 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 		return ctl_get(ctl, words[1]);
 	if (!strcmp(verb, "clear"))
 		return ctl_clear(ctl);
+	if (!strcmp(verb, "match"))
+		return ctl_match(ctl, count - 1, words + 1);
 	for (int i = 1; i < count; i++)
 		status |= verb[0] == 'e' ? ctl_exists(ctl, words[i]) : ctl_rm(ctl, words[i]);
 	return status;

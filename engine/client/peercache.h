@@ -307,6 +307,44 @@ PC_API int pc_exists(struct pc_channel *channel, const struct pc_page *pages, un
 	unsigned timeout_ms, enum pc_result *ret_results);
 PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
+#define PC_HOLDERS_MAX 64u
+
+/* A host that has pages of the keys of a match. */
+struct pc_holder {
+	/* of its engine: the lower 8 hexadecimal digits of "incarnation" in a report's "members" */
+	uint32_t ref;
+	bool here;              /* it is this host */
+	unsigned prefix;        /* number of leading keys of which it has every page */
+	unsigned pages;         /* number of keys of which it has the page */
+	unsigned pages_on_disk; /* those of `pages` that it would read from its disk */
+};
+
+struct pc_match {
+	unsigned prefix;      /* number of leading keys of which some host has the page */
+	unsigned unknown;     /* keys of which an owner could not be asked: others may have more */
+	unsigned holders;     /* number of elements of `holder` */
+	unsigned holders_all; /* hosts that have pages; more than `holders`: the best are listed */
+	struct pc_holder holder[PC_HOLDERS_MAX]; /* the longest prefix first, then most pages */
+};
+
+/*
+ * For routers: which hosts have the pages of 0 to 65,536 keys, such as those of a prompt in order.
+ * The channel's namespace, arguments and deadline as in pc_exists(). The directory is read, no page
+ * is: a hint, as that of exists. A page is stored once, by the host that had it first, so the pages
+ * of a prompt may be spread, and only hosts that have the first one have a prefix. Up to 8 hosts of
+ * a key are known. Nothing is taken from the channel's cache or counted as used. Data-parallel
+ * ranks of a host share its pages: a holder is a host.
+ *
+ * Returns 0 and fills *ret_match, the caller's. -EINVAL: the arguments or a key are wrong. -ENOMEM.
+ * Without an engine, or after the deadline, keys are unknown.
+ *
+ *   struct pc_match match;
+ *   pc_match(ch, pages, 4096, 100, &match);
+ *   if (match.holders)
+ *           ... match.holder[0].ref has match.holder[0].prefix pages ...
+ */
+PC_API int pc_match(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, struct pc_match *ret_match);
 /*
  * A hint for the sets that the channel submits from now on. true: their pages follow others of a
  * prompt that are not all stored, so no host can use them at present. They are stored, and evicted

@@ -251,7 +251,7 @@ static void batch_begin(struct pc_batch *b)
 	if (unlikely(shm_load(&ch->session->status->asked) == b->kind + 1u) && b->count)
 		asked_note(b);
 	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
-	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
+	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS || b->kind == BATCH_MATCH) {
 		(b->kind == BATCH_GET ? get_begin : look_all)(b);
 		return;
 	}
@@ -566,7 +566,9 @@ int pc_set(struct pc_channel *channel, const struct pc_page *pages, unsigned cou
 int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
-	return batch_call(channel, BATCH_EXISTS, pages, count, timeout_ms, ret_results, NULL);
+	enum batch_kind kind = channel && channel->match ? BATCH_MATCH : BATCH_EXISTS;
+
+	return batch_call(channel, kind, pages, count, timeout_ms, ret_results, NULL);
 }
 
 int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

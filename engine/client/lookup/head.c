@@ -30,6 +30,16 @@
 
 #include <string.h>
 
+/*
+ * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone. False: no
+ * room; the page is queued again.
+ */
+static bool look_one(
+	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
+{
+	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
+}
+
 /* ---- peeks, the READs of pc_explain() -------------------------------------------------------- */
 
 /* The peek has ended with this status. */

@@ -237,12 +237,6 @@ bool look_close_all(struct pc_batch *b, bool room)
 	return room;
 }
 
-bool look_one(
-	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
-{
-	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
-}
-
 /* ---- the owners of a key --------------------------------------------------------------------- */
 
 struct choice {
@@ -324,6 +318,45 @@ static const struct map_member *directory_owner_choose(struct pc_channel *ch, st
 	return best.member;
 }
 
+/* ---- all holders of a key: pc_match() -------------------------------------------------------- */
+
+static void match_add(struct match_key *key, uint16_t peer, bool on_disk)
+{
+	for (unsigned k = 0; k < key->holders; k++)
+		if (key->peer[k] == peer)
+			return;
+	if (key->holders == MATCH_HOLDERS)
+		return;
+	key->disk |= (uint16_t)(on_disk << key->holders);
+	key->peer[key->holders++] = peer;
+}
+
+/*
+ * Notes the holders that the bucket names. True: the key has some, and its second bucket has no
+ * others.
+ */
+static bool match_take(
+	const struct pc_batch *b, const struct page_work *p, const struct bucket *bucket)
+{
+	struct pc_channel *ch = b->channel;
+	struct match_key *key = &ch->match->key[p - b->work];
+
+	for (uint32_t left = bucket_match(bucket, dir_tag(&p->key)); left; left &= left - 1) {
+		const struct dir_entry *e = &bucket->entry[__builtin_ctz(left)];
+		const struct location at = {e->ref, e->place, e->generation};
+		const struct map_member *m = map_by_ref(ch, e->ref);
+
+		if (!m)
+			continue;
+		/* as in an exists, the head of a page of this host decides */
+		if (e->ref == ch->session->ref && !place_on_disk(e->place) &&
+			!local_length(ch->session, &p->key, &at))
+			continue;
+		match_add(key, m->peer, place_on_disk(e->place));
+	}
+	return key->holders && (p->flags & PAGE_SECOND || bucket_has_empty(bucket));
+}
+
 /* ---- the locations of a page ----------------------------------------------------------------- */
 
 /* Order in which locations of a page are tried. */
@@ -353,7 +386,8 @@ static bool directory_disk_useless(const struct pc_batch *b, const struct dir_en
 
 /*
  * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
- * host's first; those of peers that failed recently last. False: the bucket has none.
+ * host's first; those of peers that failed recently last. False: the bucket has none; of a match:
+ * or entries may be in the second bucket, too.
  */
 static bool directory_match(
 	const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
@@ -364,6 +398,8 @@ static bool directory_match(
 	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
+	if (unlikely(b->kind == BATCH_MATCH))
+		return match_take(b, p, bucket);
 	for (uint32_t left = directory_matches(bucket, dir_tag(&p->key), start); left;
 		left &= left - 1) {
 		uint32_t k = start + (uint32_t)__builtin_ctz(left);
@@ -408,6 +444,7 @@ static bool directory_here(const struct pc_batch *b, struct page_work *p)
 		return false;
 	bucket = bucket_load(
 		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
+	p->flags |= PAGE_SECOND;
 	return directory_match(b, p, &bucket);
 }
 
@@ -441,7 +478,7 @@ void lookup_begin(struct pc_batch *b, uint32_t i)
 	if (!ch->map || !ch->map->members) {
 		p->flags |= PAGE_SAW_FAILURE; /* no owner of the key is known, so none was asked */
 		page_absent(b, i);
-	} else if (lookup_cached(b, p)) {
+	} else if (b->kind != BATCH_MATCH && lookup_cached(b, p)) {
 		ch->counts.lookups_cached++;
 		p->others = 0;
 		page_found(b, i);
@@ -458,6 +495,10 @@ static void lookup_found(struct pc_batch *b, uint32_t i)
 	const struct cache_entry *e;
 
 	p->rails_tried = 0;
+	if (unlikely(b->kind == BATCH_MATCH)) {
+		page_done(b, i, PC_HIT);
+		return;
+	}
 	if (unlikely(place_on_disk(p->at.place))) {
 		/* no location to remember: it is not READ from there */
 		page_found(b, i);
@@ -512,7 +553,7 @@ void lookup_step(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
-/* ---- all pages of an exists ------------------------------------------------------------------ */
+/* ---- all pages of an exists or match --------------------------------------------------------- */
 
 /* True if this host is an owner of the slot, but not the first. */
 static inline bool look_owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
@@ -717,7 +758,8 @@ __attribute__((noinline)) static void look_other(
 	uint64_t holder = NO_HOLDER;
 	struct location at;
 
-	if (unlikely(status != OP_HIT || !entry || !look_location_far(ch, entry, &holder, &at))) {
+	if (unlikely(b->kind == BATCH_MATCH || status != OP_HIT || !entry ||
+		     !look_location_far(ch, entry, &holder, &at))) {
 		lookup_page_answer(b, i, &bucket, status);
 		return;
 	}

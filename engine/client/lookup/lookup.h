@@ -12,6 +12,7 @@
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
+#include "engine/client/peercache.h"
 #include "engine/client/rings/channel.h"
 
 struct client_request;
@@ -83,12 +84,29 @@ bool look_add_to(struct pc_batch *b, uint32_t i, const struct map_member *m, uin
 	uint32_t bucket);
 /* Posts the open runs; with `room` false, queues their pages again. False: a run found no room. */
 bool look_close_all(struct pc_batch *b, bool room);
+
+/* ---- all holders of keys: pc_match() --------------------------------------------------------- */
+
+/* entries that a key can have: those of its two buckets */
+#define MATCH_HOLDERS (2 * BUCKET_ENTRIES)
+
+/* Who has the page of a key, by peer number. */
+struct match_key {
+	uint16_t peer[MATCH_HOLDERS];
+	uint16_t holders; /* how many of them */
+	uint16_t disk;    /* bit i: holder i has it on disk */
+};
+static_assert(MATCH_HOLDERS <= 16, "match_key.disk has a bit for each");
+
 /*
- * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone. False: no
- * room; the page is queued again.
+ * What one pc_match() finds: pc_channel.match, while its batch runs. explain/match.c makes it, the
+ * look-ups of the batch fill it.
  */
-bool look_one(struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region,
-	uint32_t bucket);
+struct match {
+	enum pc_result *result; /* of each key */
+	uint32_t count;
+	struct match_key key[];
+};
 
 /* ---- page heads: head.c ---------------------------------------------------------------------- */
 

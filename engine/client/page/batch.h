@@ -24,9 +24,18 @@ struct peek;
 
 /*
  * BATCH_PEEK and BATCH_CLEAR are no calls about pages: their "pages" are the READs of peek_all(),
- * and the requests of pc_clear() and pc_clear_cluster().
+ * and the requests of pc_clear() and pc_clear_cluster(). BATCH_MATCH asks for all holders of pages
+ * (pc_match()); it is in no statistics.
  */
-enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK, BATCH_CLEAR };
+enum batch_kind {
+	BATCH_GET,
+	BATCH_SET,
+	BATCH_EXISTS,
+	BATCH_REMOVE,
+	BATCH_PEEK,
+	BATCH_CLEAR,
+	BATCH_MATCH
+};
 
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */
 enum page_phase {
@@ -212,7 +221,11 @@ void page_stale(struct pc_batch *b, uint32_t i);
  */
 void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* get, sized: the page at the location in use has this length, less than its room. */
-void page_shorter(struct page_work *p, uint32_t length);
+static inline void page_shorter(struct page_work *p, uint32_t length)
+{
+	p->bytes = length;
+	p->regular = false; /* no run: its segments are those of its room */
+}
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
 /* Ends a page that the engine refused, with PC_INVALID. */

@@ -350,7 +350,8 @@ static bool page_search_disk(struct pc_batch *b, uint32_t i)
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
-	if (p->disk != DISK_UNASKED || !shm_load(&ch->session->status->disk))
+	if (p->disk != DISK_UNASKED || b->kind == BATCH_MATCH ||
+		!shm_load(&ch->session->status->disk))
 		return false;
 	p->disk = DISK_ASKED;
 	p->at = (struct location){0};
@@ -372,12 +373,6 @@ void page_absent(struct pc_batch *b, uint32_t i)
 		page_done(b, i, PC_STALE);
 	else
 		page_done(b, i, p->flags & PAGE_SAW_FAILURE ? PC_UNREACHABLE : PC_MISS);
-}
-
-void page_shorter(struct page_work *p, uint32_t length)
-{
-	p->bytes = length;
-	p->regular = false; /* no run: its segments are those of its room */
 }
 
 /* get, sized: the page at the next location may be as long as its room. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The methods get, get_sized, set, exists, prefix and remove of Session. Any Python thread may call
- * them; a call runs in the calling thread. It converts Python's lists into the lane's arrays, runs
- * the batch without the interpreter's lock, and converts the results into a list. The module makes
- * no Python object per page: the library reads keys from the memory of Python's own objects (the
- * tuple `keys` keeps them alive), and addresses and sizes are numbers.
+ * The methods get, get_sized, set, exists, prefix, match and remove of Session. Any Python thread
+ * may call them; a call runs in the calling thread. It converts Python's lists into the lane's
+ * arrays, runs the batch without the interpreter's lock, and converts the results into a list. The
+ * module makes no Python object per page: the library reads keys from the memory of Python's own
+ * objects (the tuple `keys` keeps them alive), and addresses and sizes are numbers.
  *
  * len(ptrs) / len(keys) consecutive segments make one page. A staged call does not pass the
  * caller's segments to the library: a set copies the segments into the lane's stage before it
@@ -14,6 +14,7 @@
 #include "engine/client/python/session.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SEGMENTS_ALL_MAX (1u << 26) /* exclusive upper limit of the segments of one call */
@@ -462,6 +463,77 @@ PyObject *batch_prefix(PyObject *self, PyObject *args)
 PyObject *batch_remove(PyObject *self, PyObject *args)
 {
 	return call_of((struct py_session *)self, NULL, args, VERB_REMOVE);
+}
+
+/* What match() returns. */
+static PyObject *match_tuple(const struct pc_match *match)
+{
+	PyObject *holders = PyList_New((Py_ssize_t)match->holders);
+
+	for (unsigned k = 0; holders && k < match->holders; k++) {
+		const struct pc_holder *h = &match->holder[k];
+		PyObject *one;
+		char ref[9];
+
+		snprintf(ref, sizeof(ref), "%08x", h->ref);
+		one = Py_BuildValue("(sIIIN)", ref, h->prefix, h->pages, h->pages_on_disk,
+			PyBool_FromLong(h->here));
+		if (!one || PyList_SetItem(holders, (Py_ssize_t)k, one)) {
+			Py_DECREF(holders);
+			return NULL;
+		}
+	}
+	if (!holders)
+		return NULL;
+	return Py_BuildValue("(IIIN)", match->prefix, match->unknown, match->holders_all, holders);
+}
+
+/* Asks the library, on a lane of its own. NULL: a Python exception is set. */
+static PyObject *match_ask(struct call *c)
+{
+	struct pc_match *match = PyMem_Malloc(sizeof(*match));
+	PyObject *result = NULL;
+	int rc;
+
+	if (!match)
+		return PyErr_NoMemory();
+	Py_BEGIN_ALLOW_THREADS rc = lane_take(c->session, PURPOSE_READ, c->end_ms, &c->lane);
+	Py_END_ALLOW_THREADS if (c->lane && call_prepare(c, NULL, NULL))
+	{
+		Py_BEGIN_ALLOW_THREADS pc_channel_name_space(c->lane->channel, c->name_space);
+		rc = pc_match(c->lane->channel, c->lane->page, (unsigned)c->pages,
+			rest_ms(c->end_ms), match);
+		Py_END_ALLOW_THREADS if (!rc) result = match_tuple(match);
+	}
+	if (rc && !PyErr_Occurred())
+		rc == LANE_CLOSED ? session_raise_closed() : session_raise(rc);
+	if (c->lane)
+		lane_give(c->session, PURPOSE_READ, c->lane);
+	PyMem_Free(match);
+	return result;
+}
+
+PyObject *batch_match(PyObject *self, PyObject *args)
+{
+	struct call c = {.session = (struct py_session *)self, .verb = VERB_EXISTS};
+	PyObject *keys, *result = NULL;
+
+	if (!PyArg_ParseTuple(args, "sOI", &c.name_space, &keys, &c.timeout_ms))
+		return NULL;
+	session_enter(c.session);
+	if (c.session->inherited)
+		return session_raise_inherited();
+	c.end_ms = now_ms() + (c.timeout_ms ? c.timeout_ms : PC_TIMEOUT_MS_DEFAULT);
+	c.keys = keys_of(keys);
+	if (!c.keys)
+		return NULL;
+	c.pages = (size_t)PyTuple_Size(c.keys);
+	if (c.pages > PC_BATCH_MAX)
+		PyErr_Format(PyExc_ValueError, "match takes at most %u keys", PC_BATCH_MAX);
+	else
+		result = match_ask(&c);
+	Py_DECREF(c.keys);
+	return result;
 }
 
 PyObject *session_clear(PyObject *self, PyObject *args)

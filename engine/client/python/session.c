@@ -445,8 +445,10 @@ static PyMethodDef
 				"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 			{"remove", batch_remove, METH_VARARGS,
 				"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
-			{"clear", session_clear, METH_VARARGS,
-				"clear(group, timeout_ms, cluster=False) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. cluster: then also from all other hosts, whose keys are not counted. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
+			{"match", batch_match, METH_VARARGS,
+				"match(name_space, keys, timeout_ms) -> (prefix, unknown, hosts, holders): which hosts have the pages of these keys, at most 65536. prefix: leading keys that some host has; unknown: keys of which an owner could not be asked; hosts: how many have pages. holders: of at most 64 of them, the longest prefix first, then most pages: (ref, prefix, pages, pages on disk, here). ref: the last 8 digits of 'incarnation' in a report's members. A hint, as exists(). Raises OSError."},
+			{"clear", session_clear,
+				METH_VARARGS, "clear(group, timeout_ms, cluster=False) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. cluster: then also from all other hosts, whose keys are not counted. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
 			{NULL, NULL, 0, NULL},
 };
 

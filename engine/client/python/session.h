@@ -164,6 +164,7 @@ PyObject *batch_set(PyObject *self, PyObject *args);
 PyObject *batch_exists(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);
 PyObject *batch_remove(PyObject *self, PyObject *args);
+PyObject *batch_match(PyObject *self, PyObject *args);
 PyObject *session_clear(PyObject *self, PyObject *args);
 /*
  * session.c. Raises the OSError of the library's negative errno, with the text of pc_error(); that

@@ -101,6 +101,7 @@ struct pc_channel {
 	struct ring_producer ctl;
 	struct ring_consumer ctl_done;
 	uint32_t ctl_unpublished;
+	struct match *match;        /* of pc_match(), while it runs: an exists is a match */
 	struct ctl_touches touches; /* of the next CTL_TOUCHES; count 0: none */
 	bool ctl_napped; /* requests were sent while the control plane napped, without a kick */
 	bool gap;        /* of the sets that are submitted from now on, see pc_channel_gap() */

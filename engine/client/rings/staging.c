@@ -9,20 +9,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/rings/staging.h"
 
-#include <string.h>
-
 #define ALIGN_BYTES 64u
-
-void staging_init(struct staging *s, unsigned char *base, uint16_t region)
-{
-	s->base = base;
-	s->region = region;
-	s->tail = SCRATCH_BYTES;
-	s->used = 0;
-	s->first = s->last = 0;
-	s->scratch_last = 0;
-	memset(s->scratch_free, 0xff, sizeof(s->scratch_free));
-}
 
 uint32_t staging_take(struct staging *s, uint32_t bytes)
 {

@@ -6,6 +6,8 @@
 #ifndef CLIENT_STAGING_H
 #define CLIENT_STAGING_H
 
+#include <string.h>
+
 #include "engine/client/constants.h"
 
 struct staging_block {
@@ -30,7 +32,16 @@ struct staging {
 	uint32_t scratch_last;
 };
 
-void staging_init(struct staging *s, unsigned char *base, uint16_t region);
+static inline void staging_init(struct staging *s, unsigned char *base, uint16_t region)
+{
+	s->base = base;
+	s->region = region;
+	s->tail = SCRATCH_BYTES;
+	s->used = 0;
+	s->first = s->last = 0;
+	s->scratch_last = 0;
+	memset(s->scratch_free, 0xff, sizeof(s->scratch_free));
+}
 /* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
 static inline void staging_free(struct staging *s, uint32_t block)

@@ -126,7 +126,7 @@ class Installed(unittest.TestCase):
         if package:
             expected += [self.path("bindir", name)
                          for name in ("peercache-as-mooncake", "peercache-meta",
-                                      "peercache-storage-server")]
+                                      "peercache-routers", "peercache-storage-server")]
         self.assertEqual(sorted(set(found) - set(package)), sorted(expected))
         if package:  # the build has Python's headers
             sources = glob.glob("**/*.py", recursive=True, root_dir=os.path.join(

@@ -139,35 +139,27 @@ void soak(void)
 	check(pass_until(nodes_linked, AGREE_NS), "healed back");
 }
 
-static bool all_have_rings(void)
+static bool all_have(bool rings)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && !world.node[i].control.members->rings)
+		if (world.node[i].running && world.node[i].control.members->rings != rings)
 			return false;
 	return true;
 }
 
-static bool none_has_rings(void)
-{
-	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && world.node[i].control.members->rings)
-			return false;
-	return true;
-}
-
-/* The cluster shrinks below MEMBER_MESH_AGAIN nodes and grows again, by one node at a time. */
+/* The cluster shrinks below MEMBER_MESH_MAX nodes and grows again, by one node at a time. */
 void cross(void)
 {
-	unsigned first = MEMBER_MESH_AGAIN - 2, gone = world.nodes - first;
+	unsigned first = MEMBER_MESH_MAX - 6, gone = world.nodes - first;
 
 	start_large();
-	check(world.nodes <= MEMBER_MESH_MAX || all_have_rings(), "rings above 32 nodes");
+	check(world.nodes <= MEMBER_MESH_MAX || all_have(true), "rings above 32 nodes");
 	for (unsigned i = world.nodes; i-- > first;) {
 		node_crash(i, false);
 		traffic(SIM_S);
 	}
 	measure_agreed();
-	check(pass_until(nodes_linked, AGREE_NS) && none_has_rings(), "mesh below 28 nodes");
+	check(pass_until(nodes_linked, AGREE_NS) && all_have(false), "mesh up to 32 nodes");
 	pass(10 * SIM_S);
 	check_removals(first, gone);
 	for (unsigned i = first; i < world.nodes; i++) {
@@ -176,7 +168,7 @@ void cross(void)
 	}
 	measure_agreed();
 	pass(10 * SIM_S);
-	check(nodes_linked() && all_have_rings(), "rings above 32 nodes");
+	check(nodes_linked() && all_have(true), "rings above 32 nodes");
 	look_all();
 	check_removals(first, gone);
 }

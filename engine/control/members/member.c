@@ -426,7 +426,7 @@ static void member_map_due(void *context)
 
 	members->rebuild_armed = false;
 	members->rebuilds++;
-	member_rings_update(context);
+	member_neighbours_choose(context);
 	begun_ns = net_now();
 	if (begun_ns < members->paused_ns) {
 		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
@@ -449,7 +449,7 @@ static void members_sums_change(struct members *members, const struct member *me
 	uint64_t hash = map_mix(member->record.incarnation);
 
 	members->digest += joins ? hash : -hash;
-	members->sum[member_hash(member) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	members->sum[member_hash(member) % MEMBER_BUCKETS] += joins ? hash : -hash;
 	members->alive += joins ? 1 : -1u;
 }
 

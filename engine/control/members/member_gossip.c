@@ -2,9 +2,9 @@
 /*
  * Gossip: what engines send each other about third ones.
  *
- * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its 64
- * or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine
- * gets the list of the first member that it reaches, and what an engine missed is repaired.
+ * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its
+ * buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine gets the
+ * list of the first member that it reaches, and what an engine missed is repaired.
  *
  * A record that changes is sent to the neighbours, and each engine passes on what is new to it. Of
  * two records of a name the one with the higher (admission, state, incarnation) is newer; so each
@@ -684,29 +684,15 @@ bool member_news(struct control *control, struct rpc_link *link, const Pc__Membe
 
 /* ---- the list in pages ----------------------------------------------------------------------- */
 
-/* Sums of `buckets` buckets: those of MEMBER_BUCKETS_MAX, folded. */
-static void list_sums_fill(
-	const struct members *members, unsigned buckets, uint64_t ret[MEMBER_BUCKETS_MAX])
-{
-	memset(ret, 0, buckets * sizeof(*ret));
-	for (unsigned i = 0; i < MEMBER_BUCKETS_MAX; i++)
-		ret[i % buckets] += members->sum[i];
-}
-
 static void list_ask(struct control *control, struct rpc_link *link, unsigned from)
 {
 	struct members *members = control->members;
-	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListAsk body = PC__LIST_ASK__INIT;
 	const Pc__Message message = message_of(PC__MESSAGE__BODY_LIST_ASK, &body);
 
-	if (!from)
-		members->list_buckets =
-			members->alive > MEMBER_BUCKETS_FEW ? MEMBER_BUCKETS_MAX : MEMBER_BUCKETS;
-	list_sums_fill(members, members->list_buckets, sums);
 	body.serial = ++members->list_serial;
-	body.n_sums = members->list_buckets;
-	body.sums = sums;
+	body.n_sums = MEMBER_BUCKETS;
+	body.sums = members->sum;
 	body.from = from;
 	members->list_via = rpc_send(link, &message) ? link : NULL;
 }
@@ -734,37 +720,30 @@ bool member_list_page(struct control *control, struct rpc_link *link, const Pc__
 		return false;
 	if (members->list_via != link || page->serial != members->list_serial)
 		return true; /* the answer to an earlier request */
-	if (page->next > members->list_buckets)
+	if (page->next > MEMBER_BUCKETS)
 		return false;
 	members->list_via = NULL;
 	if (!member_records(control, link, page->n_records, page->records))
 		return false;
-	if (page->next < members->list_buckets && !link->closed)
+	if (page->next < MEMBER_BUCKETS && !link->closed)
 		list_ask(control, link, page->next);
 	return true;
 }
 
-/*
- * Adds the records of one bucket of `buckets`, a power of two, as the length of the hash table by
- * name is; false: the page is full.
- */
-static bool list_bucket_add(
-	struct members *members, struct record_list *list, unsigned buckets, unsigned bucket)
+/* Adds the records of one bucket; false: the page is full. */
+static bool list_bucket_add(struct members *members, struct record_list *list, unsigned bucket)
 {
 	const struct member_table *table = &members->table;
-	unsigned count = list->count, step = buckets < table->heads ? buckets : table->heads;
+	unsigned count = list->count;
 	size_t bytes = list->bytes;
 
-	for (unsigned head = bucket % step; head < table->heads; head += step)
+	for (unsigned head = bucket; head < table->heads; head += MEMBER_BUCKETS)
 		for (uint16_t i = table->by_name[head]; i != MEMBER_NONE;
 			i = member_at(table, i)->next_name) {
 			struct member *member = member_at(table, i);
 
-			if (member->state != MEMBER_ALIVE && member->state != MEMBER_DEAD)
-				continue;
-			if (!member->admission ||
-				(step < buckets && member_hash(member) % buckets != bucket) ||
-				record_add(list, member))
+			if ((member->state != MEMBER_ALIVE && member->state != MEMBER_DEAD) ||
+				!member->admission || record_add(list, member))
 				continue;
 			if (count == 0)
 				return true; /* one bucket alone fills the page */
@@ -779,18 +758,15 @@ bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__L
 {
 	struct members *members = control->members;
 	struct record_list *list = record_list_empty();
-	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListPage page = PC__LIST_PAGE__INIT;
 	const Pc__Message message = message_of(PC__MESSAGE__BODY_LIST_PAGE, &page);
-	unsigned bucket = request->from, buckets = (unsigned)request->n_sums;
+	unsigned bucket = request->from;
 
-	if ((request->n_sums != MEMBER_BUCKETS && request->n_sums != MEMBER_BUCKETS_MAX) ||
-		bucket >= buckets)
+	if (request->n_sums != MEMBER_BUCKETS || bucket >= MEMBER_BUCKETS)
 		return false;
-	list_sums_fill(members, buckets, sums);
-	for (; bucket < buckets; bucket++)
-		if (sums[bucket] != request->sums[bucket] &&
-			!list_bucket_add(members, list, buckets, bucket))
+	for (; bucket < MEMBER_BUCKETS; bucket++)
+		if (members->sum[bucket] != request->sums[bucket] &&
+			!list_bucket_add(members, list, bucket))
 			break;
 	page.serial = request->serial;
 	page.n_records = list->count;

@@ -88,12 +88,12 @@ static void member_silent(struct control *control, struct member *member, uint64
 }
 
 /*
- * How long a dead member is remembered. One that never answered is no engine, as far as this one
- * knows; with rings its record is kept, so that an older one does not bring it back.
+ * How long a dead member is remembered. A neighbour that never answered is no engine; the record of
+ * another member is kept, so that an older one does not bring it back.
  */
 static uint64_t dead_keep_ns(const struct control *control, const struct member *member)
 {
-	if (member->proven || control->members->rings || member->contact->trial.removed_ns)
+	if (member->proven || !member->neighbour || member->contact->trial.removed_ns)
 		return MEMBER_DEAD_NS;
 	return 10 * control_dead_ns(control);
 }

@@ -170,20 +170,6 @@ static unsigned rings_neighbours(
 	return found;
 }
 
-unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
-	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
-{
-	struct member_ring ring[MEMBER_RINGS];
-
-	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
-		ring_clear(&ring[k]);
-		for (unsigned i = 0; i < count; i++)
-			if (i != self)
-				ring_offer(&ring[k], k, hash[self], hash[i], i);
-	}
-	return rings_neighbours(ring, ret_neighbour);
-}
-
 void member_rings_joined(struct members *members, const struct member *member)
 {
 	uint64_t own = member_hash(members->self), hash = member_hash(member);
@@ -228,14 +214,7 @@ static void rings_repair(struct members *members)
 	}
 }
 
-/* ---- mesh or rings --------------------------------------------------------------------------- */
-
-/* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
-bool member_rings_wanted(const struct members *members)
-{
-	return members->alive > MEMBER_MESH_MAX ||
-	       (members->rings && members->alive >= MEMBER_MESH_AGAIN);
-}
+/* ---- neighbours ------------------------------------------------------------------------------ */
 
 static void neighbour_link(struct control *control, struct member *member, uint64_t now_ns)
 {
@@ -246,35 +225,6 @@ static void neighbour_link(struct control *control, struct member *member, uint6
 	contact->heard_ns = now_ns;
 	if (!contact->dial)
 		member_dial(control, member, false);
-}
-
-static void rings_begin(struct control *control, uint64_t now_ns)
-{
-	struct members *members = control->members;
-
-	members->rings = true;
-	members->list_ns = 0; /* the next member that is heard sends the list */
-	log_info("%u members: this engine keeps links with its neighbours only", members->alive);
-	for (unsigned i = 0; i < members->table.contacts; i++) {
-		member_link_unused(members->table.contact[i], now_ns);
-		members->table.contact[i]->member->neighbour = false;
-	}
-}
-
-static void mesh_begin(struct control *control)
-{
-	struct members *members = control->members;
-
-	members->rings = false;
-	log_info("%u members: this engine keeps links with all of them", members->alive);
-	for (unsigned i = 1; i < members->table.entries; i++) {
-		struct member *member = member_at(&members->table, i);
-
-		if (member->state == MEMBER_DEAD && !member->left && member->proven) {
-			member->neighbour = true;
-			member_dial(control, member, true);
-		}
-	}
 }
 
 /* Up to MEMBER_MESH_MAX members, all others are neighbours. */
@@ -289,12 +239,16 @@ static unsigned all_neighbours(
 	return found;
 }
 
-static void neighbours_choose(struct control *control, uint64_t now_ns)
+void member_neighbours_choose(struct control *control)
 {
 	struct members *members = control->members;
 	struct member_table *table = &members->table;
 	unsigned neighbour[MEMBER_MESH_MAX], found;
+	uint64_t now_ns = net_now();
 
+	if (!members->rings && member_rings_wanted(members))
+		members->list_ns = 0; /* the next member that is heard sends the list */
+	members->rings = member_rings_wanted(members);
 	rings_repair(members);
 	found = members->rings ? rings_neighbours(members->ring, neighbour)
 			       : all_neighbours(members, neighbour);
@@ -318,19 +272,6 @@ static void neighbours_choose(struct control *control, uint64_t now_ns)
 		if (member->neighbour && !member->contact->dial)
 			member_dial(control, member, false);
 	}
-}
-
-void member_rings_update(struct control *control)
-{
-	struct members *members = control->members;
-	bool wanted = member_rings_wanted(members);
-	uint64_t now_ns = net_now();
-
-	if (wanted && !members->rings)
-		rings_begin(control, now_ns);
-	else if (!wanted && members->rings)
-		mesh_begin(control);
-	neighbours_choose(control, now_ns);
 }
 
 /* ---- links on demand ------------------------------------------------------------------------- */

@@ -92,14 +92,13 @@ static void probe_send(
 	p->via[size] = link;
 }
 
-static void probe_take_turn(const struct control *control, struct member *member, uint64_t now_ns)
+/* One probe of `every` is padded. */
+static void probe_take_turn(
+	const struct control *control, struct member *member, unsigned every, uint64_t now_ns)
 {
-	struct member_probe *p = &member->contact->probe;
-	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
+	unsigned turn = member->contact->probe.turn++;
 
-	if (control->members->rings)
-		size = turn % PROBE_PAD_EVERY ? PROBE_SMALL : PROBE_PADDED;
-	probe_send(control, member, size, now_ns);
+	probe_send(control, member, turn % every ? PROBE_SMALL : PROBE_PADDED, now_ns);
 }
 
 /* Sends a probe of each size to the member now, unless one waits for its answer. */
@@ -298,7 +297,7 @@ static void trial_tick(struct control *control, struct member *member, uint64_t 
 	struct member_trial *trial = &member->contact->trial;
 	uint64_t served_ns = member_served_age_ns(member, now_ns);
 
-	probe_take_turn(control, member, now_ns);
+	probe_take_turn(control, member, PROBE_SIZES, now_ns);
 	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(control_dead_ns(control)))
 		trial->since_ns = 0;
 	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
@@ -407,8 +406,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
 	struct member_table *table = &members->table;
-	unsigned first = members->probe_next, count = table->contacts;
-	unsigned turns = members->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
+	unsigned first = members->probe_next, count = table->contacts, turns = PROBE_TARGETS;
 
 	for (unsigned i = 0; i < count; i++) {
 		unsigned place = (first + i) % count;
@@ -422,7 +420,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 		} else if (!member_unserved_ns(member, now_ns)) {
 			continue;
 		}
-		probe_take_turn(control, member, now_ns);
+		probe_take_turn(control, member, PROBE_PAD_EVERY, now_ns);
 	}
 }
 

@@ -22,12 +22,7 @@
 #define NS_PER_MS 1000000ull
 
 /* ---- links ---- */
-/*
- * Up to this many members every engine keeps links with all of them; above, with its neighbours
- * only, until there are fewer than MEMBER_MESH_AGAIN.
- */
-#define MEMBER_MESH_MAX 32
-#define MEMBER_MESH_AGAIN 28
+#define MEMBER_MESH_MAX 32 /* up to this many members, all are neighbours; above, those on rings */
 #define MEMBER_RINGS 8
 #define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
 /* a link with a member that is no neighbour is closed after this time without use */
@@ -48,10 +43,7 @@
 #define MEMBERS_MAX 1024              /* members that a message without pages names, at most */
 #define MEMBER_PAGE_BYTES (16u << 10) /* length limit of MemberNews and ListPage */
 #define PAGE_RECORDS_MAX 1024         /* records in one of them */
-/* Buckets of the member list, see ListAsk; more above MEMBER_BUCKETS_FEW members. */
-#define MEMBER_BUCKETS 64
-#define MEMBER_BUCKETS_MAX 512
-#define MEMBER_BUCKETS_FEW 2048
+#define MEMBER_BUCKETS 256            /* of the member list, see ListAsk */
 
 /* ---- what one address may do ---- */
 #define MEMBER_SOURCES 256 /* addresses whose engines are counted */
@@ -230,7 +222,7 @@ struct members {
 	uint64_t sole_last_ns, sole_since_ns;
 	uint32_t terms;  /* given so far, see struct member */
 	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
-	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
+	uint64_t sum[MEMBER_BUCKETS]; /* the same of each bucket of the list */
 
 	/* ---- Hello ---- */
 	struct agreed agreed;
@@ -239,7 +231,7 @@ struct members {
 
 	/* ---- links ---- */
 	struct member_ring ring[MEMBER_RINGS];
-	bool rings;     /* links with neighbours only; see member_links.c */
+	bool rings;     /* not all members are neighbours; see member_links.c */
 	unsigned dials; /* dials that may still be started before the next heartbeat */
 
 	/* ---- gossip ---- */
@@ -254,7 +246,6 @@ struct members {
 	uint64_t news_ns;   /* the last time */
 	uint64_t list_ns;   /* time of the last ListAsk */
 	uint64_t list_serial;
-	unsigned list_buckets; /* of the last ListAsk */
 	const struct rpc_link *list_via;
 
 	/* ---- heartbeats, probes, claims ---- */
@@ -381,20 +372,16 @@ bool member_is_named(const struct member_record *record, const char *name);
 void member_dial(struct control *control, struct member *member, bool seldom);
 void member_dial_stop(struct member *member);
 void member_links_close(struct member *member);
-/*
- * The neighbours of member `self` among `count` members with these hashes of their names: their
- * indices, in any order, each once. Returns how many they are. Pure.
- */
-unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
-	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX]);
-/* True if links are to be kept with neighbours only: above MEMBER_MESH_MAX members. */
-bool member_rings_wanted(const struct members *members);
+static inline bool member_rings_wanted(const struct members *members)
+{
+	return members->alive > MEMBER_MESH_MAX;
+}
 void member_rings_open(struct members *members);
 /* A member has joined or left. */
 void member_rings_joined(struct members *members, const struct member *member);
 void member_rings_left(struct members *members, const struct member *member);
-/* Called soon after that: chooses between mesh and rings, and the neighbours. */
-void member_rings_update(struct control *control);
+/* Called soon after that. */
+void member_neighbours_choose(struct control *control);
 /* The contact's link, without a request, is closed MEMBER_UNUSED_NS from now on. */
 void member_link_unused(struct member_contact *contact, uint64_t now_ns);
 /* Called once per heartbeat for each contact: dials and closes links on demand. */

@@ -27,11 +27,9 @@
 /* How often owners that owe an answer are looked at, within that time. */
 #define SUSPECT_LOOKS 6u
 
-/* A member is probed at this part of cluster.dead_after_ms; every second probe is padded. */
+/* Members are probed at this part of cluster.dead_after_ms. */
 #define PROBE_PART 30u
-#define PROBE_TARGETS_RINGS 2u /* the same above MEMBER_MESH_MAX members */
-/* Above MEMBER_MESH_MAX members, every fifth probe is padded. */
-#define PROBE_PAD_EVERY 5u
+#define PROBE_PAD_EVERY 5u /* one probe of these is padded; on trial, every second one */
 /* A probe without an answer is sent again on the same link after this part of dead_after_ms. */
 #define PROBE_AGAIN_PART 2u
 /* Members that are probed at a time, in turn; those that owe an answer do not count. */

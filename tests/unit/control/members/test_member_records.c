@@ -84,7 +84,7 @@ static int setup(void **state)
 		record_set(i, RECORD_ALIVE, 3);
 	control->members->rings = true;
 	assert_true(take(0, MEMBERS));
-	member_rings_update(control);
+	member_neighbours_choose(control);
 	assert_true(control->members->rings);
 	member_news_send(control);
 	return 0;
@@ -131,7 +131,7 @@ static void few_members_are_dialled_in_one_tick(void **state)
 
 	(void)state;
 	assert_true(take(0, MANY));
-	member_rings_update(control);
+	member_neighbours_choose(control);
 	before = dials();
 	control->members->dials = MEMBER_DIALS_TICK;
 	for (unsigned i = 0; i < MANY; i++)
@@ -165,7 +165,7 @@ static void a_link_that_was_not_requested_is_closed_soon(void **state)
 
 	(void)state;
 	assert_true(take(0, MANY));
-	member_rings_update(control);
+	member_neighbours_choose(control);
 	entry = stranger();
 	contact = member_contact(&control->members->table, entry);
 	now_ns = net_now();

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/members/members_inner.h"
+#include "engine/control/members/member_links.c"
 
 #define COUNT 1024u /* members; a few are tried among NODES_MAX */
 
@@ -25,6 +25,20 @@ static void hash_all(unsigned count, unsigned seed)
 		snprintf(name, sizeof(name), "host-%u-%u:7000", seed, i);
 		hash[i] = placement_hash(name);
 	}
+}
+
+/* The neighbours of member `self`: their indices, each once. */
+static unsigned member_rings(const uint64_t *all, unsigned count, unsigned self, unsigned *ret)
+{
+	struct member_ring ring[MEMBER_RINGS];
+
+	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
+		ring_clear(&ring[k]);
+		for (unsigned i = 0; i < count; i++)
+			if (i != self)
+				ring_offer(&ring[k], k, all[self], all[i], i);
+	}
+	return rings_neighbours(ring, ret);
 }
 
 static void build(unsigned count, unsigned seed)

@@ -203,7 +203,7 @@ static void memory_follows_use(void **state)
 		up(i);
 	}
 	assert_int_equal(table.contacts, 0);
-	assert_int_equal(table.heads, 64);
+	assert_int_equal(table.heads, MEMBER_BUCKETS);
 	assert_int_equal(table.peers_room, 144);
 	assert_non_null(table.chunk[99 / MEMBER_CHUNK]);
 	assert_null(table.chunk[99 / MEMBER_CHUNK + 1]);

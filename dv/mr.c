@@ -5,15 +5,19 @@
  * large memory takes seconds.
  */
 #include <fcntl.h>
+#include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
 
 #include "dv/verbs.h"
 
 /* handles are small numbers: the kernel gives the lowest one that is free */
 #define HANDLES_MAX (1u << 20)
-/* dv_mr_sweep() looks at this number beyond those in use: a device has fewer objects */
+/* dv_mr_sweep() looks at this number beyond the last in use: a device has fewer other objects */
 #define HANDLES_SWEPT (1u << 14)
 #define MIB (1024.0 * 1024.0)
 #define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING)
@@ -225,20 +229,52 @@ int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
 	return 0;
 }
 
+/*
+ * The address by which the NIC knows the registration, which ibv_import_mr() does not tell; 0: the
+ * kernel does not tell either.
+ */
+static uint64_t mr_address(const struct dv_device *device, uint32_t handle)
+{
+	uint64_t length, address = 0;
+	uint32_t lkey, rkey;
+	const struct ib_uverbs_attr attrs[] = {
+		{.attr_id = UVERBS_ATTR_QUERY_MR_HANDLE, .data = handle},
+		{UVERBS_ATTR_QUERY_MR_RESP_LKEY, sizeof(lkey), .data = (uintptr_t)&lkey},
+		{UVERBS_ATTR_QUERY_MR_RESP_RKEY, sizeof(rkey), .data = (uintptr_t)&rkey},
+		{UVERBS_ATTR_QUERY_MR_RESP_LENGTH, sizeof(length), .data = (uintptr_t)&length},
+		{UVERBS_ATTR_QUERY_MR_RESP_IOVA, sizeof(address), .data = (uintptr_t)&address},
+	};
+	const unsigned count = sizeof(attrs) / sizeof(attrs[0]);
+	alignas(8) uint8_t space[sizeof(struct ib_uverbs_ioctl_hdr) + sizeof(attrs)] = {0};
+	struct ib_uverbs_ioctl_hdr *header = (void *)space;
+
+	*header = (struct ib_uverbs_ioctl_hdr){.length = sizeof(space),
+		.object_id = UVERBS_OBJECT_MR,
+		.method_id = UVERBS_METHOD_QUERY_MR,
+		.num_attrs = (uint16_t)count,
+		.driver_id = RDMA_DRIVER_MLX5};
+	memcpy(header->attrs, attrs, sizeof(attrs));
+	for (unsigned i = 0; i < count; i++)
+		header->attrs[i].flags = UVERBS_ATTR_F_MANDATORY;
+	return ioctl(device->context->cmd_fd, RDMA_VERBS_IOCTL, header) ? 0 : address;
+}
+
 /* Under mrs_lock; the caller has taken the handle. */
 static int mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
 	uint32_t lkey, struct ibv_mr **ret_mr)
 {
 	struct ibv_mr *mr = ibv_import_mr(device->pd, handle);
+	uint64_t address = mr ? mr_address(device, handle) : 0;
 
 	if (!mr)
 		return dv_fail(dv_verbs_errno(errno),
 			"ibv_import_mr(%s, %u): %m: it was deregistered", device->name, handle);
-	if (mr->lkey != lkey || mr->length != memory->length) {
+	if (mr->lkey != lkey || mr->length != memory->length ||
+		(address && address != (uintptr_t)memory->base)) {
 		ibv_unimport_mr(mr);
 		return dv_fail(-EPERM,
-			"registration %u on %s has another key or length than was named", handle,
-			device->name);
+			"registration %u on %s has another key, length or address than was named",
+			handle, device->name);
 	}
 	*ret_mr = mr;
 	return 0;
@@ -280,19 +316,23 @@ int dv_verbs_mr_import(struct dv_device *device, const struct dv_memory *memory,
 
 int dv_verbs_mr_sweep(struct dv_device *device)
 {
+	uint32_t end;
 	int found = 0;
 
 	if (!dv_verbs_enter(device))
 		return 0;
 	pthread_rwlock_wrlock(&device->mrs_lock);
-	for (uint32_t handle = 0; handle < device->known_end + HANDLES_SWEPT; handle++) {
+	end = device->known_end + HANDLES_SWEPT;
+	for (uint32_t handle = 0; handle < end; handle++) {
 		struct ibv_mr *mr;
 
 		if (handle < device->known_end && device->known[handle / 8] & 1u << handle % 8)
 			continue;
 		mr = ibv_import_mr(device->pd, handle);
-		if (mr && ibv_dereg_mr(mr) == 0)
+		if (mr && ibv_dereg_mr(mr) == 0) {
 			found++;
+			end = handle + HANDLES_SWEPT > end ? handle + HANDLES_SWEPT : end;
+		}
 	}
 	pthread_rwlock_unlock(&device->mrs_lock);
 	dv_verbs_leave(device);

@@ -22,6 +22,7 @@
  * break the connection.
  */
 #define RETRIES 7
+static_assert(DV_GIVE_UP_ACKS == 4 * (RETRIES + 1), "each try waits up to four ACK time-outs");
 /* 7 means unlimited retries; READ and WRITE need no receive WQE, so none occur */
 #define RNR_RETRIES 7
 #define RNR_TIMER 12 /* receiver-not-ready (RNR) timer: IBTA code of 0.64 ms */

@@ -214,6 +214,11 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
  * requested. 0: not connected.
  */
 uint64_t dv_qp_ack_ns(const struct dv_qp *qp);
+/*
+ * Number of ACK time-outs after which a QP without an answer has given up: it tries 8 times, and by
+ * the IBTA specification waits up to four times as long for an ACK.
+ */
+#define DV_GIVE_UP_ACKS 32u
 
 /*
  * Has the port another source address, or the same one at another index, since the QP was created?

@@ -20,6 +20,9 @@ struct nic_stub {
 	int (*mr_deregister)(struct dv_mr *mr); /* NULL: it succeeds */
 	/* whether the device was opened anew since the registration; NULL: it was not */
 	bool (*mr_stale)(const struct dv_mr *mr);
+	/* NULL: other processes cannot register memory */
+	int (*lend)(int *ret_fd, uint32_t *ret_domain);
+	unsigned sweeps;  /* number of calls of dv_mr_sweep(), by any thread */
 	struct dv_cq *cq; /* as the caller of dv_cq_create() has it */
 	/* the CQ as it was created; a rail that lost its NIC polls another one */
 	struct dv_cq cq_made;

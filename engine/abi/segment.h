@@ -22,9 +22,9 @@
  *   REGION_ADD     memfd      a (in) = offset, b (in) =      -
  *                             length; out: a = region
  *   REGION_REMOVE  -          a (in) = region                -
- *   LEND           -          a (in) = rail, b (in) =        command descriptor of the rail's
- *                             length; out: a = domain,       device; none: the NIC is away
- *                             b = log2 of the extents'
+ *   LEND           -          a (in) = rail, b (in) =        rail 0: `loan`; then, unless the
+ *                             length; out: a = domain,       NIC is away, command descriptor of
+ *                             b = log2 of the extents'       the rail's device
  *                             length; 0: one extent
  *   REGION_IMPORT  memfd:     a (in) = address, b (in) =     -
  *                  struct     length; 0: nothing was
@@ -37,10 +37,12 @@
  * The kicks are eventfds: clients write them; only the engine reads them.
  *
  * LEND and REGION_IMPORT register ordinary memory of the client, which no other process can map: it
- * registers the range itself, with the device and domain of each rail that it was lent, closes the
- * descriptors and names the registrations. The engine imports them and owns them from then on. Only
- * between these requests has a client a descriptor, because the kernel keeps the queues of a device
- * while one is open, also when the engine has ended (`lent`). -EAGAIN: lend again a little later.
+ * registers the range itself, with the device and domain of each rail that it was lent, from rail 0
+ * on. It closes the descriptors, sends a byte to `loan`, closes it and names the registrations. The
+ * engine imports them and owns them from then on. A client has descriptors no longer than that,
+ * because the kernel keeps queues while one is open, also when the engine has ended (`lent_ms`).
+ * Where the session ends meanwhile, the byte proves that all are closed, or the end of the process
+ * and of all copies of `loan`. -EAGAIN: begin again at rail 0 a little later.
  *
  * CHANNEL_CLOSE and REGION_REMOVE are answered once nothing of the channel or region is in flight.
  * If the client stops waiting for a reply, the engine still sends it: the client reads that reply
@@ -56,7 +58,7 @@
 #include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
-#define ABI_VERSION 22u
+#define ABI_VERSION 23u
 #define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
 #define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
 #define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */
@@ -120,11 +122,6 @@ enum control_sleep {
 	CONTROL_NAPS,
 };
 #define CONTROL_NAP_US 100
-/*
- * How long the queues of an engine that has ended do what they were told, if a client has a
- * descriptor of their device: a READ that gets no answer is given up sooner.
- */
-#define LENT_NS 2000000000ull
 
 struct status_segment {
 	uint32_t magic;                   /* STATUS_MAGIC */
@@ -145,9 +142,14 @@ struct status_segment {
 	uint32_t beat;
 	/* owner: control plane; 1 + the enum statistics_call whose keys are recorded; 0: none is */
 	uint32_t asked;
-	/* owner: control plane; number of sessions that may have a descriptor of a rail's device:
-	 * if the engine ends now, its NICs may write for LENT_NS longer */
+	/* owner: control plane; number of sessions that may have descriptors of the rails' devices:
+	 * if the engine ends now, its queues do what they were told for up to `lent_ms` longer,
+	 * after which they have given up a READ without an answer */
 	uint32_t lent;
+	uint32_t lent_ms;
+	/* owner: control plane; 1: a NIC is lost or opened anew. Descriptors are to be given back,
+	 * as soon as the extent in progress is registered */
+	uint32_t lent_back;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */

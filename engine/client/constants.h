@@ -73,6 +73,7 @@
 #define SHARE_NS_MAX 60000000000ull
 #define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a batch's deadline */
 #define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC of this length is logged */
+#define LENT_MS_MAX 150000u          /* longest status_segment.lent_ms that is waited for */
 #define ATTACH_WAIT_NS 1000000000ull /* longest time that a call waits for the attach thread */
 
 static_assert(SCRATCH_SLOTS % 32 == 0 && RUN_PAGES_MAX <= 32, "a run's slots are in one word");

@@ -195,7 +195,8 @@ PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_
  * memfd -1: ordinary memory at any address, which the engine's NICs then write to (verbs import).
  * It needs libibverbs and NICs (-EOPNOTSUPP) and engine.client_verbs (-EPERM). The range is pinned;
  * release it before it is unmapped, because the NICs keep the old pages. fork() waits while it is
- * being registered.
+ * being registered. With kernels before 5.12 a child of fork() does not have the range
+ * (ibv_fork_init()); if that is not possible any more, -EOPNOTSUPP.
  *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...

@@ -56,7 +56,7 @@ class Client:
         return reply
 
 
-def registered(fd, domain):
+def registered(fd, domain, how):
     """Registers BYTES of memory as libpeercache does. Returns address, handle and lkey."""
     verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
     for name in ("ibv_import_device", "ibv_import_pd", "ibv_reg_mr_iova2"):
@@ -74,24 +74,37 @@ def registered(fd, domain):
 
 def main(how):
     client = Client(os.environ["PEERCACHE_SOCKET"])
+    if how == "ask":
+        status, _, _, text, _ = client.ask(LEND, 0, BYTES)
+        return {"status": status, "text": text}
     if how == "unlent":
         at, handle, lkey = 4096, 1, 1
     else:
         status, domain, _, text, fds = client.lend()
-        assert status == 0 and len(fds) == 1, text
-        at, handle, lkey = registered(fds[0], domain)
-    if how == "leave":
-        return None
+        assert status == 0 and len(fds) == 2, text
+        loan = socket.socket(fileno=fds[0])
+        at, handle, lkey = registered(fds[1], domain, how)
+        if how == "hold":  # until the test ends it, or says what to do
+            print(json.dumps("holds"), flush=True)
+            sys.stdin.readline()
+        if how == "leave":
+            return None
+        if how != "kept":
+            loan.send(b"x")
+        loan = loan if how == "kept" else loan.close()
     length = BYTES - 4096 * (how == "length")
     # The engine's own registrations are the first ones of its device.
     handle = {"handle": handle + 1000, "engine": int(sys.argv[-1]) if how == "engine" else 0}.get(
         how, handle)
+    at += 4096 * (how == "base")
     keys = os.memfd_create("keys")
     os.write(keys, struct.pack("<II", handle, lkey + (how == "lkey"))[:4 if how == "short" else 8])
     fds = [] if how == "none" else [os.open("/dev/null", 0) if how == "null" else keys]
     status, _, _, text, _ = client.ask(REGION_IMPORT, at, length, fds)
     if how == "twice":
-        client.lend()
+        _, _, _, _, fds_again = client.lend()
+        for fd in reversed(fds_again):
+            os.close(fd)
         status, _, _, text, _ = client.ask(REGION_IMPORT, at, length, fds)
     return {"status": status, "text": text}
 

@@ -200,14 +200,16 @@ static int query_pd(struct uv_context *context, struct ib_uverbs_ioctl_hdr *head
 static int query_mr(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
 	struct uv_mr *mr = (void *)named(context, header, UVERBS_ATTR_QUERY_MR_HANDLE, UV_MR);
-	uint64_t length;
+	uint64_t length, address;
 
 	if (!mr)
 		return ENOENT;
 	length = mr->mr.length;
+	address = (uintptr_t)mr->mr.base;
 	put(header, UVERBS_ATTR_QUERY_MR_RESP_LKEY, &mr->mr.lkey, sizeof(mr->mr.lkey));
 	put(header, UVERBS_ATTR_QUERY_MR_RESP_RKEY, &mr->mr.rkey, sizeof(mr->mr.rkey));
 	put(header, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &length, sizeof(length));
+	put(header, UVERBS_ATTR_QUERY_MR_RESP_IOVA, &address, sizeof(address));
 	return 0;
 }
 

@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -109,10 +110,17 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 
 	pthread_mutex_lock(&pc->wire);
 	m = pc->memory[i];
-	/* If the new engine refuses the range, pages in it go through staging. */
-	if (m && !m->region && memory_may_register(session) && !shm_load(&session->dead) &&
-		!region_add(session, m, clock_monotonic_ns() + REGION_TIMEOUT_NS, &region))
-		region_set(pc, m, region);
+	if (m && !m->region && memory_may_register(session) && !shm_load(&session->dead)) {
+		int rc = region_add(session, m, clock_monotonic_ns() + REGION_TIMEOUT_NS, &region);
+
+		if (!rc)
+			region_set(pc, m, region);
+		else if (!shm_load(&session->dead))
+			fprintf(stderr,
+				"peercache: process %d: %.1f MiB of memory at %p are not registered with the new engine, so their pages are copied: %s\n",
+				(int)getpid(), (double)m->bytes / (1 << 20), (void *)m->base,
+				pc_error());
+	}
 	pthread_mutex_unlock(&pc->wire);
 }
 

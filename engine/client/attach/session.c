@@ -150,6 +150,8 @@ static int session_undo(struct client_session *session, const struct attach_repl
 	else if (reply->status == 0 &&
 		 (reply->kind == ATTACH_REGION_ADD || reply->kind == ATTACH_REGION_IMPORT))
 		call.kind = ATTACH_REGION_REMOVE;
+	else if (reply->status == 0 && reply->kind == ATTACH_LEND)
+		call = (struct session_call){.kind = ATTACH_REGION_IMPORT, .send_fd = -1};
 	return call.kind ? session_send(session, &call) : 0;
 }
 
@@ -184,6 +186,7 @@ static int session_exchange(
 	if (!rc && reply->kind != call->kind)
 		rc = -EPROTO;
 	if (!rc && cut) {
+		session_close_fds(call);
 		rc = session_undo(session, reply);
 		if (!rc)
 			rc = -EMFILE;

@@ -4,7 +4,7 @@
  * descriptor of each NIC's device; one thread per NIC imports device and domain and registers the
  * range in extents. Then the descriptors are closed, and the engine receives handles and keys of
  * the registrations. It owns them from then on: it deregisters them when the region or this process
- * ends. (abi/segment.h)
+ * ends. (abi/segment.h) All of it begins anew when the engine wants its devices back meanwhile.
  *
  * No descriptor may outlive this: while one is open, the kernel keeps the queues of an engine that
  * has ended, and its NICs would write into memory that was given back.
@@ -44,14 +44,15 @@ void verbs_unlock(void)
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <infiniband/verbs.h>
 
 #define LEND_AGAIN_NS 20000000 /* before the engine is asked again that is busy */
-#define LEND_AGAINS 500u       /* number of times that it is asked again */
 #define LEND_TIMEOUT_MS 10000u
+#define LOST_TRIES 50u /* the engine has noticed within these that its NIC is lost */
 
 /* ---- libibverbs ------------------------------------------------------------------------------ */
 
@@ -63,8 +64,27 @@ static struct {
 	struct ibv_mr *(*reg_mr)(
 		struct ibv_pd *pd, void *at, size_t bytes, uint64_t iova, unsigned access);
 	void (*unimport_mr)(struct ibv_mr *mr);
-	char why[160]; /* not empty: it cannot be used */
+	int (*fork_init)(void);
+	enum ibv_fork_status (*is_fork_initialized)(void); /* NULL before version 35 */
+	char why[ERROR_TEXT_BYTES];                        /* not empty: it cannot be used */
 } lib;
+
+/*
+ * A kernel before 5.12 gives pinned pages to the child of fork() as soon as this process writes to
+ * them: NICs would write into the child's. ibv_fork_init() keeps what is registered from children.
+ */
+static void fork_make_safe(void)
+{
+	int rc;
+
+	if (lib.is_fork_initialized && lib.is_fork_initialized() != IBV_FORK_DISABLED)
+		return;
+	rc = lib.fork_init();
+	if (rc)
+		text_fit(lib.why, sizeof(lib.why),
+			"after fork() NICs would write into the child's memory, because this kernel is older than 5.12, and ibv_fork_init() failed: %s. Start the process with RDMAV_FORK_SAFE=1",
+			strerror(rc));
+}
 
 static void lib_load(void)
 {
@@ -78,6 +98,8 @@ static void lib_load(void)
 		{"ibv_unimport_pd", offsetof(typeof(lib), unimport_pd)},
 		{"ibv_reg_mr_iova2", offsetof(typeof(lib), reg_mr)},
 		{"ibv_unimport_mr", offsetof(typeof(lib), unimport_mr)},
+		{"ibv_fork_init", offsetof(typeof(lib), fork_init)},
+		{"ibv_is_fork_initialized", offsetof(typeof(lib), is_fork_initialized)},
 	};
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
@@ -87,11 +109,13 @@ static void lib_load(void)
 	for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
 		void *function = dlsym(library, functions[i].name);
 
-		if (!function)
+		if (!function && functions[i].at != offsetof(typeof(lib), is_fork_initialized))
 			text_fit(lib.why, sizeof(lib.why),
 				"libibverbs has no %s; version 32 or later has", functions[i].name);
 		memcpy((char *)&lib + functions[i].at, &function, sizeof(function));
 	}
+	if (!lib.why[0])
+		fork_make_safe();
 }
 
 static bool lib_has(void)
@@ -105,6 +129,7 @@ static bool lib_has(void)
 /* ---- one NIC --------------------------------------------------------------------------------- */
 
 struct job {
+	struct client_session *session;
 	const struct memory *memory;
 	struct region_key *key; /* of its extents */
 	unsigned extents, shift;
@@ -128,13 +153,24 @@ static void lent_close(int fd, const struct stat *before)
 		close(fd);
 }
 
+/* Whether to go on with the next extent: 0 or -errno. */
+static int registers_still(struct client_session *session)
+{
+	if (shm_load(session->stop) || session_ended(session))
+		return -ECANCELED;
+	return shm_load(&session->status->lent_back) ? -EAGAIN : 0;
+}
+
 static int extents_register(struct job *job, struct ibv_pd *pd)
 {
 	for (unsigned i = 0; i < job->extents; i++) {
+		int rc = registers_still(job->session);
 		uint64_t at = (uint64_t)i << job->shift, bytes = job->memory->bytes - at;
 		unsigned char *base = job->memory->base + at;
 		struct ibv_mr *mr;
 
+		if (rc)
+			return rc;
 		if (job->shift && bytes > 1ull << job->shift)
 			bytes = 1ull << job->shift;
 		mr = lib.reg_mr(pd, base, bytes, (uintptr_t)base,
@@ -176,31 +212,30 @@ static void *job_run(void *argument)
 
 /* ---- all NICs -------------------------------------------------------------------------------- */
 
+/* *ret_loan: the engine's first descriptor for rail 0. */
 static int lend(struct client_session *session, const struct memory *m, unsigned rail,
-	uint64_t until_ns, struct job *job)
+	struct job *job, int *ret_loan)
 {
-	struct session_call call;
-	unsigned tries = 0;
-	int rc;
+	struct session_call call = {.kind = ATTACH_LEND,
+		.a = rail,
+		.b = m->bytes,
+		.send_fd = -1,
+		.timeout_ms = LEND_TIMEOUT_MS};
+	unsigned device = rail == 0;
+	int rc = session_ask(session, &call);
 
-	do {
-		if (tries)
-			nanosleep(&(struct timespec){.tv_nsec = LEND_AGAIN_NS}, NULL);
-		call = (struct session_call){.kind = ATTACH_LEND,
-			.a = rail,
-			.b = m->bytes,
-			.send_fd = -1,
-			.timeout_ms = LEND_TIMEOUT_MS};
-		rc = session_ask(session, &call);
-	} while (rc == -EAGAIN && ++tries < LEND_AGAINS && clock_monotonic_ns() < until_ns);
 	if (rc)
 		return rc;
-	*job = (struct job){.memory = m, .fd = -1, .domain = (uint32_t)call.a};
+	*job = (struct job){.session = session, .memory = m, .fd = -1, .domain = (uint32_t)call.a};
 	job->shift = call.b < 64 ? (unsigned)call.b : 0;
 	job->extents = job->shift ? (unsigned)((m->bytes - 1) >> job->shift) + 1 : 1;
-	if (call.fds) {
-		job->fd = call.fd[0];
+	if (device && call.fds) {
+		*ret_loan = call.fd[0];
 		call.fd[0] = -1;
+	}
+	if (call.fds > device && job->extents <= EXTENTS_MAX) {
+		job->fd = call.fd[device];
+		call.fd[device] = -1;
 	}
 	session_close_fds(&call);
 	return job->extents <= EXTENTS_MAX
@@ -263,14 +298,14 @@ static int import(struct client_session *session, const struct memory *m, uint64
 
 /* Registers the range on all NICs. `key` gets the keys of all extents; the caller frees it. */
 static int lend_and_register(struct client_session *session, const struct memory *m,
-	uint64_t until_ns, struct region_key **key, size_t *ret_keys)
+	struct region_key **key, size_t *ret_keys, int *ret_loan)
 {
 	struct job jobs[RAILS_MAX];
 	unsigned rails = 0;
 	int rc = 0;
 
 	while (rails < session->rails && !rc) {
-		rc = lend(session, m, rails, until_ns, &jobs[rails]);
+		rc = lend(session, m, rails, &jobs[rails], ret_loan);
 		rails += !rc;
 	}
 	*ret_keys = rc ? 0 : (size_t)rails * jobs[0].extents;
@@ -289,28 +324,48 @@ static int lend_and_register(struct client_session *session, const struct memory
 	return rc;
 }
 
-int verbs_region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
+static int region_try(struct client_session *session, const struct memory *m, uint64_t until_ns,
 	uint16_t *ret_region)
 {
 	struct region_key *key = NULL;
 	char why[ERROR_TEXT_BYTES];
 	size_t keys = 0;
-	int rc;
+	int rc, loan = -1;
 
-	if (!lib_has())
-		return error_set(-EOPNOTSUPP, "%s", lib.why);
 	verbs_lock();
-	rc = lend_and_register(session, m, until_ns, &key, &keys);
+	rc = lend_and_register(session, m, &key, &keys, &loan);
+	if (loan >= 0) { /* all devices are closed */
+		(void)send(loan, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+		close(loan);
+	}
 	verbs_unlock();
 	if (!rc) {
 		rc = import(session, m, m->bytes, key, keys * sizeof(*key), until_ns, ret_region);
-	} else if (!shm_load(&session->dead)) {
+	} else if (loan >= 0 && !shm_load(&session->dead)) {
 		text_fit(why, sizeof(why), "%s", pc_error());
 		(void)import(session, m, 0, NULL, 0, until_ns, ret_region);
 		error_set(rc, "%s", why);
 	}
 	free(key);
 	return rc;
+}
+
+int verbs_region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
+	uint16_t *ret_region)
+{
+	unsigned lost = 0;
+	int rc;
+
+	if (!lib_has())
+		return error_set(-EOPNOTSUPP, "%s", lib.why);
+	for (;;) {
+		rc = region_try(session, m, until_ns, ret_region);
+		if (rc != -EAGAIN && (rc != -EIO || ++lost == LOST_TRIES))
+			return rc;
+		if (clock_monotonic_ns() >= until_ns || registers_still(session) == -ECANCELED)
+			return rc;
+		nanosleep(&(struct timespec){.tv_nsec = LEND_AGAIN_NS}, NULL);
+	}
 }
 
 #else

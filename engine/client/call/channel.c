@@ -179,6 +179,19 @@ void channel_tell_wait(const struct pc_channel *ch)
 }
 
 /*
+ * The engine has ended while a process had its devices: see abi/segment.h. That may be this one,
+ * which registers memory in another thread.
+ */
+static void wait_for_lent(const struct status_segment *status)
+{
+	uint64_t ms = shm_load(&status->lent) ? shm_load(&status->lent_ms) : 0, until_ns;
+
+	until_ns = clock_monotonic_ns() + (ms < LENT_MS_MAX ? ms : LENT_MS_MAX) * 1000000;
+	while (clock_monotonic_ns() < until_ns)
+		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+/*
  * The end of the session does not prove that READs have ended: the engine drains them after it
  * closes the socket, and the kernel closes a dying process's socket before or after it destroys the
  * process's QPs. The proof is `drained` in the channel segment, or the exit of the engine's
@@ -199,11 +212,10 @@ static void wait_until_drained(const struct pc_channel *ch)
 		}
 		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
 			continue;
-		if (p[0].revents && shm_load(&ch->session->status->lent))
-			/* its NICs go on for a while: see abi/segment.h */
-			nanosleep(&(struct timespec){.tv_sec = LENT_NS / 1000000000}, NULL);
-		if (p[0].revents)
+		if (p[0].revents) {
+			wait_for_lent(ch->session->status);
 			return;
+		}
 		if (p[1].revents && !channel_wake_clear(ch))
 			/* the engine closed its end of the wake socket, so its process is
 			 * exiting: from here on poll only its pidfd */

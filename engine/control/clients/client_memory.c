@@ -22,11 +22,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -665,11 +667,42 @@ static void sweep_run(struct work *work, unsigned rail)
 			rail, found);
 }
 
+static void sweep_done(struct work *work);
+
+/* Not while anything is lent: it would deregister what others are about to name. */
+static void sweep_start(struct clients *clients)
+{
+	if (!clients->sweep_wanted || clients->lent || clients->sweeping ||
+		clients->control->stopping)
+		return;
+	clients->sweep_wanted = false;
+	clients->sweeping = true;
+	clients->sweep = (struct work){
+		.parts = clients->control->rails, .run = sweep_run, .done = sweep_done};
+	work_submit(clients->large, 0, &clients->sweep);
+}
+
 static void sweep_done(struct work *work)
 {
 	struct clients *clients = (void *)((char *)work - offsetof(struct clients, sweep));
 
 	clients->sweeping = false;
+	sweep_start(clients);
+}
+
+bool region_lend_returned(const struct session *s)
+{
+	struct pollfd exited = {.fd = s->pidfd, .events = POLLIN};
+	ssize_t n = recv(s->loan, &(char){0}, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	for (unsigned i = REGION_CLIENT_0; i < REGIONS_MAX; i++) {
+		const struct region *r = s->control->clients->region[i];
+
+		if (r && r->session == s && r->key && r->state == REGION_REGISTERING)
+			return false; /* region_registered() ends the loan */
+	}
+	/* the kernel may close `loan` of an ending process before a device; else a request asks */
+	return n > 0 || (n == 0 && (!s->ending || poll(&exited, 1, 0) > 0));
 }
 
 void region_lend_end(struct session *s, bool sweep)
@@ -677,17 +710,12 @@ void region_lend_end(struct session *s, bool sweep)
 	struct clients *clients = s->control->clients;
 
 	clients->sweep_wanted |= sweep;
-	if (s->lent)
+	if (s->lent) {
+		closer_take(clients->closer, s->loan); /* it may hold descriptors */
 		shm_store(&s->control->status->lent, --clients->lent);
+	}
 	s->lent = false;
-	/* not before: it would deregister what others are about to name */
-	if (!clients->sweep_wanted || clients->lent || clients->sweeping)
-		return;
-	clients->sweep_wanted = false;
-	clients->sweeping = true;
-	clients->sweep =
-		(struct work){.parts = s->control->rails, .run = sweep_run, .done = sweep_done};
-	work_submit(clients->large, 0, &clients->sweep);
+	sweep_start(clients);
 }
 
 /* Whether the process may have a descriptor of a device. Returns 0 or -errno, why in `text`. */
@@ -713,11 +741,34 @@ static int lend_check(const struct session *s, char *text, size_t bytes)
 		text_fit(text, bytes, "the engine cannot watch this process");
 		return -EPERM;
 	}
+	if (shm_load(&control->status->lent_back)) {
+		text_fit(text, bytes, "a NIC of the engine is lost or comes back");
+		return -EAGAIN;
+	}
 	/* one that is lent a NIC already asks for the next one: the sweep waits for it */
 	if (!s->lent && (control->clients->sweep_wanted || control->clients->sweeping)) {
 		text_fit(text, bytes, "the engine deregisters memory of processes that ended");
 		return -EAGAIN;
 	}
+	if (s->request.a >= control->rails || !s->request.b || s->lent != (s->request.a > 0)) {
+		text_fit(text, bytes, "this engine has %u rails, and rail 0 is lent first",
+			control->rails);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* *ret_end: the process's end of s->loan. */
+static int loan_begin(struct session *s, int *ret_end)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	s->loan = ends[0];
+	s->lent = true;
+	shm_store(&s->control->status->lent, ++s->control->clients->lent);
+	*ret_end = ends[1];
 	return 0;
 }
 
@@ -726,27 +777,31 @@ void region_lend_request(struct session *s)
 	struct control *control = s->control;
 	char text[sizeof(((struct attach_reply *)0)->text)];
 	uint32_t domain = 0;
-	int fd = -1, rc = lend_check(s, text, sizeof(text));
+	int fd[2] = {-1, -1}, rc;
+	unsigned fds = 0;
 
-	if (rc == 0 && (s->request.a >= control->rails || !s->request.b)) {
-		text_fit(text, sizeof(text), "this engine has %u rails", control->rails);
-		rc = -EINVAL;
-	}
+	if (s->lent && s->request.a == 0 && region_lend_returned(s))
+		region_lend_end(s, true); /* it has not named what it registered before */
+	rc = lend_check(s, text, sizeof(text));
 	if (rc == 0) {
-		rc = dv_lend(control->rail[s->request.a].device, &fd, &domain);
+		rc = dv_lend(control->rail[s->request.a].device, &fd[1], &domain);
 		text_fit(text, sizeof(text), "%s", rc ? dv_error() : "");
 	}
-	if (rc < 0 && rc != -ENODEV) {
-		session_fail(s, rc, text);
-		return;
+	rc = rc == -ENODEV ? 0 : rc;
+	if (rc == 0 && !s->lent) {
+		rc = loan_begin(s, &fd[0]);
+		text_fit(text, sizeof(text), "the engine has no descriptor for it");
 	}
-	if (!s->lent)
-		shm_store(&control->status->lent, ++control->clients->lent);
-	s->lent = true;
-	session_reply(
-		s, domain, region_extent_shift(control, s->request.b, PAGE_UNIT), &fd, fd >= 0);
-	if (fd >= 0)
-		close(fd);
+	if (rc < 0) {
+		session_fail(s, rc, text);
+	} else {
+		fds = (fd[0] >= 0) + (fd[1] >= 0);
+		session_reply(s, domain, region_extent_shift(control, s->request.b, PAGE_UNIT),
+			&fd[fd[0] < 0], fds);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		if (fd[i] >= 0)
+			close(fd[i]);
 }
 
 /* Reads what the client has registered: r->mrs keys, from the start of its memfd. */
@@ -768,12 +823,13 @@ void region_import_request(struct session *s, int memfd)
 {
 	uint64_t base = s->request.a, length = s->request.b;
 	char text[sizeof(((struct attach_reply *)0)->text)] =
-		"nothing was lent to this process, or the range is none";
+		"nothing was lent to this process, or it has not given it back, or the range is none";
+	bool returned = s->lent && region_lend_returned(s);
 	struct region *r = NULL;
 	unsigned shift = 0, extents = 1;
 	int rc = -EINVAL;
 
-	if (s->lent && base && length && length <= CLIENT_REGION_BYTES_MAX &&
+	if (returned && base && length && length <= CLIENT_REGION_BYTES_MAX &&
 		base + length > base) {
 		shift = region_extent_shift(s->control, length, PAGE_UNIT);
 		extents = region_extents(length, shift);
@@ -788,7 +844,8 @@ void region_import_request(struct session *s, int memfd)
 	if (rc < 0) {
 		if (r)
 			region_free(s->control, r);
-		region_lend_end(s, s->lent);
+		if (returned)
+			region_lend_end(s, true);
 		session_fail(s, rc, text);
 		return;
 	}

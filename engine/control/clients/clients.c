@@ -597,15 +597,10 @@ void session_end(struct session *s, const char *why)
 			region_drop(clients->region[i]);
 }
 
-/*
- * Whether the process has no descriptor of a device. One that has ended its session while it
- * registers memory may still have some: only its exit proves that it has not.
- */
+/* Whether the process, which may register memory after its session ended, has no device. */
 static bool session_has_returned(struct session *s)
 {
-	struct pollfd exited = {.fd = s->pidfd, .events = POLLIN};
-
-	if (s->lent && poll(&exited, 1, 0) > 0)
+	if (s->lent && region_lend_returned(s))
 		region_lend_end(s, true);
 	return !s->lent || s->control->stopping;
 }
@@ -618,7 +613,8 @@ static bool session_free(struct session *s)
 {
 	struct clients *clients = s->control->clients;
 
-	if (!s->ending || s->channels || s->regions || !session_has_returned(s))
+	/* first: its channels may wait for a lost NIC, and that for what the process was lent */
+	if (!s->ending || !session_has_returned(s) || s->channels || s->regions)
 		return false;
 	*s->place = NULL;
 	if (s->id) {

@@ -206,6 +206,7 @@ struct session {
 	/* number of this session's regions and of their extents, without staging memory */
 	unsigned ranges, extents;
 	bool lent; /* the process may have descriptors of the NICs' devices: ATTACH_LEND */
+	int loan;  /* if `lent`: end of a socket pair by which the process gives them back */
 	bool ending;
 };
 
@@ -352,7 +353,9 @@ void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
 void region_lend_request(struct session *s);
 void region_import_request(struct session *s, int memfd);
-/* The session's process has no descriptor of a device any more. */
+/* Whether no process has a descriptor of a device that this session was lent. */
+bool region_lend_returned(const struct session *s);
+/* Called then. `sweep`: it may have registered what it has not named. */
 void region_lend_end(struct session *s, bool sweep);
 /*
  * Registers the channel's staging memory and gives it to the rails. Then channel_opened() is

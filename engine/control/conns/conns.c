@@ -328,6 +328,15 @@ static uint64_t out_conn_stall_ns(const struct control *control, uint64_t ack_ns
 	return ns > CONN_STALL_ACKS * ack_ns ? ns : CONN_STALL_ACKS * ack_ns;
 }
 
+/* How long its queue pairs may go on after this engine, if a client has their device. */
+static void lent_time_raise(const struct control *control, uint64_t ack_ns)
+{
+	uint32_t ms = CONN_LENT_MS + (uint32_t)(DV_GIVE_UP_ACKS * ack_ns / 1000000);
+
+	if (ms > control->status->lent_ms)
+		shm_store(&control->status->lent_ms, ms);
+}
+
 static void out_conn_made(struct out_conn *conn)
 {
 	const struct member_record *to = member_by_ref(conn->control, conn->handle.ref);
@@ -372,6 +381,7 @@ static void out_conn_connected(struct out_conn *conn)
 	conn->state = OUT_CONN_LIVE;
 	conn->live_ns = net_now();
 	conn->handle.stall_ns = out_conn_stall_ns(control, conn->qps.ack_ns);
+	lent_time_raise(control, conn->qps.ack_ns);
 	control->conns->outstanding++;
 	out_conn_tell(conn, RAIL_CONN_ADD);
 }

@@ -34,6 +34,8 @@
 #define CONN_STEADY_NS 10000000000ull
 /* a stall time is at least this number of ACK time-outs without a completion */
 #define CONN_STALL_ACKS 5
+/* time in which queue pairs read what they were told to, from peers that answer, ms */
+#define CONN_LENT_MS 2000u
 /*
  * If the posted work has not ended this long after its deadline, its queue pairs cannot be
  * destroyed: no client waits longer.
@@ -216,9 +218,10 @@ struct rail_health {
 	uint64_t looked_ns; /* when `port` was found out last */
 	bool lost;          /* the rail's NIC died or is not there: see nic_lost.c */
 	bool cut; /* the rail is lost and its device is closed: the NIC writes nothing any more */
-	/* its device is closed when clients have given back their descriptors, or at this time; 0:
-	 * not waiting */
-	uint64_t cut_by_ns;
+	/* since when its device is to be closed, as soon as clients have given back their
+	 * descriptors; 0: it is not. `cut_attempt`: the rail did not get the device */
+	uint64_t cut_since_ns;
+	bool cut_attempt, cut_told;
 	bool lost_again;             /* it died while it came back */
 	struct nic_attempt *attempt; /* to open it anew; NULL: none is in progress */
 	uint64_t back_ns;            /* no attempt is made before this time */

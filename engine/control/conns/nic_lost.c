@@ -13,6 +13,10 @@
  * device are freed, the device is opened, the rail's completion queue is made, all memory of the
  * engine and of its clients is registered, the rail gets its NIC, connections are made. A software
  * NIC does not come back; when no rail is left, and none may come back, the engine ends.
+ *
+ * A client that registers memory has descriptors of all devices, and while it has, closing one here
+ * would not destroy its queues. So none is lent from the loss of a NIC until its device is closed,
+ * nor while one is opened anew, and clients give back those that they have (abi/segment.h).
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -28,12 +32,28 @@
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/net/net.h"
 
-/* how long a client may keep the device of a lost NIC open */
-#define NIC_LENT_NS 10000000000ull
+/* how long a client may keep the device of a lost NIC open: until a line in the log, and at all.
+ * The driver of a NIC that does not answer may need 60 s for a registration */
+#define NIC_LENT_TELL_NS 10000000000ull
+#define NIC_LENT_NS 180000000000ull
 #define NIC_PAUSE_NS 1000000000ull /* before a NIC is opened anew */
 #define NIC_PAUSES_MAX 6u          /* number of times that the pause doubles at most */
 /* a NIC that was in use for longer than this gets the first pause again */
 #define NIC_STEADY_NS 10000000000ull
+
+/* ---- lending --------------------------------------------------------------------------------- */
+
+static void lending_look(struct control *control)
+{
+	bool back = false;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		const struct rail_health *h = &control->conns->health[i];
+
+		back = back || (h->lost && !h->cut) || h->attempt;
+	}
+	shm_store(&control->status->lent_back, back);
+}
 
 /* ---- lost ------------------------------------------------------------------------------------ */
 
@@ -74,6 +94,7 @@ static void device_cut_done(struct work *work)
 			"rail %u: the NIC can neither be used nor closed: %s", rail, cut->text);
 	free(cut);
 	control->conns->health[rail].cut = true;
+	lending_look(control);
 	log_info("rail %u: its device is closed", rail);
 	LIST_FOREACH (conn, &control->conns->out_conns, next)
 		if (conn->rail == rail)
@@ -126,6 +147,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 		back ? "" : " until the engine is started again", why);
 	was_out = rail_out(control, rail);
 	h->lost = true;
+	lending_look(control);
 	text_fit(h->why, sizeof(h->why), "%s; %s", why,
 		back ? "see dmesg" : "start the engine again to use it");
 	if (net_now() - h->found_ns > NIC_STEADY_NS)
@@ -142,7 +164,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	control->failed = -ENODEV;
 }
 
-static void device_cut(struct control *control, unsigned rail, bool attempted)
+static void device_cut_start(struct control *control, unsigned rail, bool attempted)
 {
 	struct cut *cut = calloc(1, sizeof(*cut));
 
@@ -156,34 +178,44 @@ static void device_cut(struct control *control, unsigned rail, bool attempted)
 	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
 }
 
+/* Closes the device if clients have none, else as soon as they have given theirs back. */
+static void device_cut_watch(struct control *control, unsigned rail, uint64_t now_ns)
+{
+	struct rail_health *h = &control->conns->health[rail];
+	unsigned seconds = (unsigned)((now_ns - h->cut_since_ns) / 1000000000);
+
+	if (!h->cut_since_ns)
+		return;
+	if (!clients_lent(control)) {
+		h->cut_since_ns = 0;
+		device_cut_start(control, rail, h->cut_attempt);
+		return;
+	}
+	if (now_ns - h->cut_since_ns >= NIC_LENT_NS)
+		engine_abort(
+			"rail %u: a process that registers memory has kept the device of its lost NIC open for %u s",
+			rail, seconds);
+	if (h->cut_told || now_ns - h->cut_since_ns < NIC_LENT_TELL_NS)
+		return;
+	h->cut_told = true;
+	log_warn(
+		"rail %u: its READs in flight wait since %u s for a process that registers memory and keeps the device of this lost NIC open: continue it if it is stopped, or end it",
+		rail, seconds);
+}
+
+static void device_cut(struct control *control, unsigned rail, bool attempted)
+{
+	struct rail_health *h = &control->conns->health[rail];
+
+	h->cut_since_ns = net_now();
+	h->cut_attempt = attempted;
+	h->cut_told = false;
+	device_cut_watch(control, rail, h->cut_since_ns);
+}
+
 /* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
 void conns_quiet(struct control *control, unsigned rail)
 {
-	struct rail_health *h = &control->conns->health[rail];
-
-	if (clients_lent(control))
-		h->cut_by_ns = net_now() + NIC_LENT_NS;
-	else
-		device_cut(control, rail, false);
-}
-
-/*
- * While a client registers memory, it has a descriptor of the device, and closing this process's
- * would not destroy the queues.
- */
-static void nic_lent_watch(struct control *control, unsigned rail, uint64_t now_ns)
-{
-	struct rail_health *h = &control->conns->health[rail];
-
-	if (!h->cut_by_ns)
-		return;
-	if (clients_lent(control) && now_ns < h->cut_by_ns)
-		return;
-	if (clients_lent(control))
-		engine_abort(
-			"rail %u: a process that registers memory has kept the device of its lost NIC open for %u s",
-			rail, (unsigned)(NIC_LENT_NS / 1000000000));
-	h->cut_by_ns = 0;
 	device_cut(control, rail, false);
 }
 
@@ -249,6 +281,7 @@ static void nic_attempt_fail(struct control *control, unsigned rail, const char 
 		h->cut = false;
 		device_cut(control, rail, true);
 	}
+	lending_look(control);
 	free(a);
 }
 
@@ -288,6 +321,7 @@ static void nic_attempt_start(struct control *control, unsigned rail)
 	a->work.done = nic_attempt_returned;
 	h->attempt = a;
 	h->lost_again = false;
+	lending_look(control);
 	work_submit(control->conns->openers, rail, &a->work);
 }
 
@@ -302,6 +336,7 @@ static void nic_found(struct control *control, unsigned rail)
 	h->attempt = NULL;
 	h->found_ns = net_now();
 	h->lost = h->cut = false;
+	lending_look(control);
 	h->port = -ENODEV; /* out of use until the next line but one */
 	control->counter[COUNTER_rails_found]++;
 	log_info("rail %u: %s is back: its device was opened anew and the memory is registered%s%s",
@@ -318,10 +353,11 @@ void nic_lost_watch(struct control *control, unsigned rail, uint64_t now_ns)
 	char why[PORT_WHY_BYTES] = "it died again while its memory was registered";
 	int left;
 
-	nic_lent_watch(control, rail, now_ns);
+	device_cut_watch(control, rail, now_ns);
 	if (!h->attempt) {
 		if (h->cut && now_ns >= h->back_ns && !control->exporting &&
-			nic_comes_back(control, rail) && !rail_has_conns(control, rail))
+			!clients_lent(control) && nic_comes_back(control, rail) &&
+			!rail_has_conns(control, rail))
 			nic_attempt_start(control, rail);
 		return;
 	}

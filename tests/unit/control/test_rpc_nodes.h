@@ -112,6 +112,7 @@ extern int port_look_status;
 /* the stub NICs are hardware; results of dv_reopen(), rail_nic_open(), client_memory_renew() */
 extern bool nics_come_back;
 extern int reopen_status, nic_open_status, renew_left;
+extern unsigned sessions_lent; /* what clients_lent() returns */
 extern uint32_t qps_stale_to;
 
 /* Capacity, in entries, of the shard of each node that is opened after this is set. */

@@ -149,7 +149,7 @@ static void a_registration_of_another_process_is_taken_over_once(void **state)
 	stub.orphan = 4097; /* in another page of the table */
 	assert_int_equal(import(device, 4097, 0x3334, 4096, &mr), -EPERM);
 	assert_int_equal(import(device, 4097, 0x3333, 4095, &mr), -EPERM);
-	error_has("has another key or length");
+	error_has("has another key, length or address");
 	assert_int_equal(import(device, 4098, 0x3333, 4096, &mr), -ENOENT);
 	assert_int_equal(import(device, UINT32_MAX, 0x3333, 4096, &mr), -EPERM);
 	assert_int_equal(import(device, 4097, 0x3333, 4096, &mr), 0);
@@ -170,6 +170,10 @@ static void what_was_not_taken_over_is_deregistered(void **state)
 	stub.orphan = 300;
 	assert_int_equal(ops->mr_sweep(device), 1);
 	assert_int_equal(stub.orphan, 0);
+	/* far beyond those in use, behind another one */
+	stub.orphan = 15000;
+	stub.orphan_next = 30000;
+	assert_int_equal(ops->mr_sweep(device), 2);
 	ops->close(device);
 }
 

@@ -47,7 +47,8 @@ static struct {
 	struct ibv_port_attr port;
 	struct ibv_gid_entry gids[STUB_GIDS];
 	unsigned gid_count;
-	uint32_t handles, orphan; /* last handle; that of what another process has registered */
+	/* last handle; those of what another process has registered, one after the other */
+	uint32_t handles, orphan, orphan_next;
 	unsigned mr_access;
 	struct ibv_pd *mr_pd;
 	struct ibv_cq_init_attr_ex cq_attr;
@@ -296,10 +297,12 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 	assert_true(mr == &stub_mr || mr == &stub_orphan);
 	if (stub_fails())
 		return stub.fail_errno;
-	if (mr == &stub_orphan)
-		stub.orphan = 0;
-	else
+	if (mr == &stub_orphan) {
+		stub.orphan = stub.orphan_next;
+		stub.orphan_next = 0;
+	} else {
 		stub.alive.mr--;
+	}
 	return 0;
 }
 

@@ -28,6 +28,7 @@ static inline int setup(void **state)
 	connects_held = 1u << 30;
 	nics_come_back = false;
 	reopen_status = nic_open_status = renew_left = 0;
+	sessions_lent = 0;
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)

@@ -293,6 +293,46 @@ static void a_nic_that_dies_again_and_again_gets_longer_pauses(void **state)
 	assert_true(net_now() - pause_ns < 2000000000);
 }
 
+/* A client that registers memory has the device for longer than 10 s. */
+static void a_device_is_closed_when_clients_have_given_it_back(void **state)
+{
+	(void)state;
+	nics_come_back = true;
+	sessions_lent = 1;
+	rail_lost(control, 1, "local catastrophic error");
+	assert_int_equal(shm_load(&control->status->lent_back), 1);
+	conns_quiet(control, 1);
+	nodes_run(30000);
+	assert_int_equal(device_cuts, 0);
+	sessions_lent = 0;
+	assert_true(nodes_until(device_cuts == 1, 2000));
+	assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 3000));
+	assert_int_equal(shm_load(&control->status->lent_back), 0);
+}
+
+static void a_nic_is_not_opened_while_a_client_registers_memory(void **state)
+{
+	(void)state;
+	nics_come_back = true;
+	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
+	loses(1);
+	assert_true(
+		nodes_until(stub_count(REOPENS) == 1 && !control->conns->health[1].attempt, 10000));
+	/* while the NIC is away, the others are lent */
+	assert_int_equal(shm_load(&control->status->lent_back), 0);
+	sessions_lent = 1;
+	__atomic_store_n(&reopen_status, 0, __ATOMIC_SEQ_CST);
+	nodes_run(5000);
+	assert_int_equal(stub_count(REOPENS), 1);
+	sessions_lent = 0;
+	renew_left = 1;
+	assert_true(nodes_until(stub_count(REOPENS) == 2, 2000));
+	assert_int_equal(shm_load(&control->status->lent_back), 1);
+	renew_left = 0;
+	assert_true(nodes_until(strcmp(state_of(1), "up") == 0, 3000));
+	assert_int_equal(shm_load(&control->status->lent_back), 0);
+}
+
 static void without_a_rail_the_engine_waits_for_nics_that_may_come_back(void **state)
 {
 	(void)state;
@@ -444,6 +484,8 @@ static void the_stall_limit_is_longer_than_a_late_ack(void **state)
 	ack_ns = 1000000;
 	got = connected(1);
 	assert_int_equal(got->stall_ns, 20000000);
+	/* so long they may go on after this engine, if a client has their device */
+	assert_int_equal(shm_load(&control->status->lent_ms), 2000 + 8 * 4 * 16777216ull / 1000000);
 	control->rails = 1;
 	assert_true(nodes_until(true, 1));
 	control->rails = 2;
@@ -573,6 +615,24 @@ static void an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep(void 
 		"the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
 }
 
+static void a_device_is_never_given_back(int out)
+{
+	(void)out;
+	sessions_lent = 1;
+	rail_lost(control, 1, "local catastrophic error");
+	conns_quiet(control, 1);
+	nodes_run(200000);
+}
+
+static void an_engine_aborts_when_a_client_keeps_a_lost_nic_for_three_minutes(void **state)
+{
+	const char *text = aborted(a_device_is_never_given_back);
+
+	(void)state;
+	says(text, "keeps the device of this lost NIC open: continue it if it is stopped");
+	says(text, "the engine aborts: rail 1: a process that registers memory has kept");
+}
+
 /*
  * The process is stopped (SIGSTOP, or a suspended virtual machine) while a helper thread destroys
  * queue pairs.
@@ -628,6 +688,8 @@ int main(void)
 		L(a_nic_is_not_opened_before_its_connections_are_freed),
 		L(a_nic_that_does_not_come_back_whole_is_closed_and_opened_again_later),
 		L(a_nic_that_dies_again_and_again_gets_longer_pauses),
+		L(a_device_is_closed_when_clients_have_given_it_back),
+		L(a_nic_is_not_opened_while_a_client_registers_memory),
 		L(without_a_rail_the_engine_waits_for_nics_that_may_come_back),
 		L(a_lost_rail_serves_no_peer),
 		L(a_connection_being_made_on_a_lost_rail_is_given_up),
@@ -641,6 +703,7 @@ int main(void)
 		cmocka_unit_test(a_device_that_cannot_be_watched_is_named),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
 		cmocka_unit_test(an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep),
+		cmocka_unit_test(an_engine_aborts_when_a_client_keeps_a_lost_nic_for_three_minutes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

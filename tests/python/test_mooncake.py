@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests MooncakeDistributedStore with two engines: the answers that Mooncake 0.3.13 gives."""
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -133,8 +134,28 @@ class Mooncake(harness.ClusterTest):
         self.assertEqual(kept.raw[:5], b"hello")
         self.assertRegex(s.get_hostname(), r"^localhost:1[2-4]\d\d\d$")
         for wrong in (lambda: s.put(key("s"), "text"), lambda: s.put(3, b"x"),
-                      lambda: s.batch_is_exist("text")):
+                      lambda: s.batch_is_exist("text"), lambda: s.put_from(key("s"), 4096, -1),
+                      lambda: s.get_into(key("s"), -1, 5), lambda: s.get_into(key("s"), 1 << 64, 5),
+                      lambda: s.batch_put_from_multi_buffers([key("s")], [[1, 1]], [[-5, 6]])):
             self.assertRaises(TypeError, wrong)
+
+    def test_two_threads_set_up_once(self):
+        both, attached = threading.Barrier(2), []
+
+        def attach(config):
+            attached.append(config)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(1)  # for the other thread, which does not come
+            return mock.Mock(lost_at=None, session=mock.Mock(report=lambda: "{}"))
+
+        store = MooncakeDistributedStore()
+        with mock.patch("peercache.guard.Attachment", attach):
+            threads = [threading.Thread(target=store.setup, args=SETUP) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(attached), 1)
 
     def test_results_of_the_library_become_codes_by_name(self):
         with open(os.path.join(ROOT, "engine/client/peercache.h"), encoding="utf-8") as file:
@@ -143,6 +164,7 @@ class Mooncake(harness.ClusterTest):
                   ("HIT", "MISS", "STALE", "UNREACHABLE", "TIMEOUT", "FULL", "INVALID", "GONE")}
         session = mock.Mock(exists=lambda space, keys, ms: [False] * len(keys))
         store = MooncakeDistributedStore()
+        session.get_sized.return_value = [0]
         store._attachment = mock.Mock(session=session, lost_at=None)
         for name, put, removed in (
                 ("HIT", 0, 0), ("MISS", -800, -704), ("STALE", -800, -704),

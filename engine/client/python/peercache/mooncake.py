@@ -11,20 +11,22 @@ without the interpreter's lock.
 
 import ctypes
 import enum
-import hashlib
 import json
 import logging
 import mmap
 import os
 import re
 import sys
+import threading
 from itertools import chain
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from peercache import config as configuration
 from peercache import keys as names
-from peercache.guard import Guarded, guarded
-from peercache.places import PAGE_BYTES_MAX, place
+from peercache import values
+from peercache.guard import Guarded, guarded, stores
+from peercache.places import place
+from peercache.values import VALUE_BYTES_MAX, keys_of
 
 logger = logging.getLogger("peercache")
 
@@ -37,7 +39,6 @@ SET_CODES = {0: 0, 3: RPC_FAIL, 4: RPC_FAIL, 5: NO_AVAILABLE_HANDLE, INVALID: IN
              7: RPC_FAIL}  # others: TRANSFER_FAIL
 REMOVE_CODES = {0: 0, 1: OBJECT_NOT_FOUND, 2: OBJECT_NOT_FOUND,
                 INVALID: INVALID_PARAMS}  # others: RPC_FAIL
-KEY_BYTES_MAX = 1024  # of the library; a longer key is stored under its digest
 CLEAR_MS = 120000  # deadline of remove_all()
 EXTRA = "PEERCACHE_EXTRA_CONFIG"  # environment: keys of the extra config, as JSON
 NEEDED = ("local_hostname", "metadata_server")  # keys of a dict of setup()
@@ -72,27 +73,27 @@ def size_or_none(value: Any) -> int:
     return 0 if str(value).strip() == "0" else configuration.size(value)
 
 
-def extra_config(values: Mapping[str, Any]) -> dict[str, Any]:
+def extra_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """The extra config that arguments of setup() and $PEERCACHE_EXTRA_CONFIG mean.
 
     The latter wins. Raises ValueError.
     """
-    given = os.environ.get(EXTRA) or "{}"
+    text = os.environ.get(EXTRA) or "{}"
     try:
-        own = dict(json.loads(given))
+        own = dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"${EXTRA} = {given!r} is no JSON object: {error}") from error
+        raise ValueError(f"${EXTRA} = {text!r} is no JSON object: {error}") from error
     # a key of this project: the config is not one of PeerCache 0.8, whose engine has a disk
     extra: dict[str, Any] = {"engine_start": True}
     for argument, key in MEANS.items():
-        if values.get(argument) not in (None, "", 0, "0"):
-            extra[key] = values[argument]
+        if given.get(argument) not in (None, "", 0, "0"):
+            extra[key] = given[argument]
     if "global_segment_size" in extra:
         configuration.size(extra["global_segment_size"])
     if re.match(r"[a-z0-9]+://", str(extra.get("discovery_addr", ""))):
         logger.warning("peercache: master_server_addr = %s names no engine: give host:port of one "
                        "that all hosts can reach", extra.pop("discovery_addr"))
-    extra["disk_enabled"] = configuration.flag(values.get("enable_ssd_offload") or False)
+    extra["disk_enabled"] = configuration.flag(given.get("enable_ssd_offload") or False)
     if not extra["disk_enabled"]:
         extra.pop("disk_path", None)
     # an engine that the operator starts has its own settings
@@ -171,23 +172,6 @@ class BufferHandle(mmap.mmap):
         return len(self)
 
 
-def key_of(key: Any) -> Any:
-    """The key under which the library has a key of any length."""
-    raw = key.encode() if isinstance(key, str) else key
-    return raw if len(raw) <= KEY_BYTES_MAX else \
-        b"\0sha256:" + hashlib.sha256(raw).hexdigest().encode()
-
-
-def keys_of(keys: Sequence[Any]) -> list:
-    """The keys as the library takes them. Raises TypeError for one text in place of a list."""
-    if isinstance(keys, (str, bytes)):
-        raise TypeError("keys is one text: give a list of keys")
-    keys = list(keys)
-    # a character has at most 4 bytes
-    return [key_of(key) for key in keys] if keys and max(map(len, keys)) > KEY_BYTES_MAX // 4 \
-        else keys
-
-
 class MooncakeDistributedStore(Guarded):
     """Mooncake's client over the engine of this host. Any thread may call any method at any time.
 
@@ -201,6 +185,12 @@ class MooncakeDistributedStore(Guarded):
         self._said: set[str] = set()
         self._space = self._hostname = ""
         self._put_bytes_max = self._timeout = self._exists_timeout = 0
+        self._setting_up = threading.Lock()
+        stores.add(self)
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._setting_up = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"PeerCache's MooncakeDistributedStore has no {name!r}: MOONCAKE.md "
@@ -221,39 +211,42 @@ class MooncakeDistributedStore(Guarded):
         two minutes. A store that is set up already stays as it is.
         """
         whole = len(given) + len(named) == 1 and [*given, *named.values()][0]
-        values = dict(whole) if isinstance(whole, Mapping) else arguments(*given, **named)
-        if self._attachment:
-            return 0
+        known = dict(whole) if isinstance(whole, Mapping) else arguments(*given, **named)
+        with self._setting_up:
+            return 0 if self._attachment else self._set_up(known)
+
+    def _set_up(self, given: Mapping[str, Any]) -> int:
+        """setup() with arguments by name, in one thread at a time."""
         try:
-            missing = [name for name in NEEDED if name not in values]
+            missing = [name for name in NEEDED if name not in given]
             if missing:
                 raise ValueError(f"setup() needs {' and '.join(missing)}")
-            self._put_bytes_max = size_or_none(values.get("local_buffer_size", 16 << 20))
-            config = configuration.read(extra_config(values))
+            self._put_bytes_max = size_or_none(given.get("local_buffer_size", 16 << 20))
+            config = configuration.read(extra_config(given))
             config.warn()
-            tenant = values.get("tenant_id") or "default"
+            tenant = given.get("tenant_id") or "default"
             parts = zip(("prefix", "tag", "tenant"), (*config.tags, str(tenant)))
             self._space = "|".join(["mc1", *(f"{name}={names.escape(value)}"
                                              for name, value in parts)])
             self._timeout, self._exists_timeout = config.timeout_ms, config.exists_timeout_ms
-            self._hostname = str(values["local_hostname"])
+            self._hostname = str(given["local_hostname"])
             if not re.search(r":\d+$", self._hostname):
                 self._hostname += f":{12300 + os.getpid() % 2000}"
             self._attach(config)
         except (ValueError, OSError, RuntimeError) as error:
             logger.error("peercache: setup() of MooncakeDistributedStore failed: %s", error)
             return INVALID_PARAMS if isinstance(error, ValueError) else RPC_FAIL
-        self._tell_setup(values, str(tenant), config)
+        self._tell_setup(given, str(tenant), config)
         return 0
 
-    def _tell_setup(self, values: Mapping[str, Any], tenant: str,
+    def _tell_setup(self, given: Mapping[str, Any], tenant: str,
                     config: configuration.Config) -> None:
         """Logs what the arguments of setup() have become."""
         for name, why in WITHOUT.items():
-            if values.get(name):
+            if given.get(name):
                 self._say(name, why)
         known = {*MEANS, *WITHOUT, *arguments(*[""] * 7)}
-        for name in values:
+        for name in given:
             if name not in known:
                 self._say(name, "it is no argument of setup()")
         try:
@@ -292,8 +285,9 @@ class MooncakeDistributedStore(Guarded):
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
         """Notes memory of which pages are moved. Returns 0; INVALID_PARAMS: it is known or no
         memory of the host. Nothing is pinned: pages go through the library's staging."""
-        if not buffer_ptr or not size or any(base < buffer_ptr + size and buffer_ptr < base + nbytes
-                                             for base, nbytes in list(self._buffers.items())):
+        if buffer_ptr <= 0 or size <= 0 or any(
+                base < buffer_ptr + size and buffer_ptr < base + nbytes
+                for base, nbytes in list(self._buffers.items())):
             return INVALID_PARAMS
         if not is_host_memory(buffer_ptr, size):
             logger.error("peercache: register_buffer(%#x, %d): no memory of the host: pages of a "
@@ -308,12 +302,19 @@ class MooncakeDistributedStore(Guarded):
 
     # ---- moving pages: lists of addresses and sizes, with as many segments for each key --------
 
+    def _run(self, session: Any, steps: values.Steps) -> Any:
+        """values.run(), which raises TypeError for a number that is negative or too large."""
+        try:
+            return values.run(session, self._space, self._timeout, steps)
+        except OverflowError as error:
+            raise TypeError(f"an address or a size: {error}") from error
+
     def _write(self, keys: list, ptrs: list[int], sizes: list[int]) -> list[int]:
         """Stores pages. Returns 0 or a code for each key."""
         session = self._open_session()
         if session is None or not keys:
             return [INVALID_PARAMS] * len(keys)
-        results = session.set(self._space, keys, ptrs, sizes, self._timeout, False, True)
+        results = self._run(session, values.write(keys, ptrs, sizes))
         codes = [SET_CODES.get(result, TRANSFER_FAIL) for result in results]
         if INVALID in results:  # wrong, or stored with another length: then it stays
             some = [i for i, result in enumerate(results) if result == INVALID]
@@ -329,7 +330,7 @@ class MooncakeDistributedStore(Guarded):
         session = self._open_session()
         if session is None or not keys:
             return [INVALID_PARAMS] * len(keys)
-        lengths = session.get_sized(self._space, keys, ptrs, sizes, self._timeout)
+        lengths = self._run(session, values.read(keys, ptrs, sizes))
         return [length if length > 0 else INVALID_PARAMS if length else OBJECT_NOT_FOUND
                 for length in lengths]
 
@@ -340,7 +341,7 @@ class MooncakeDistributedStore(Guarded):
         if not len(keys) == len(ptrs) == len(sizes):
             return [INVALID_PARAMS] * len(keys)
         # no value is longer, and a room may be
-        rooms = [min(nbytes, PAGE_BYTES_MAX) for nbytes in sizes] if call == self._read else sizes
+        rooms = [min(nbytes, VALUE_BYTES_MAX) for nbytes in sizes] if call == self._read else sizes
         codes = call(keys, ptrs, rooms)
         if 0 in sizes or 0 in ptrs:
             codes = [code if nbytes and ptr else INVALID_PARAMS
@@ -375,11 +376,9 @@ class MooncakeDistributedStore(Guarded):
         session, found = self._open_session(), [None] * len(keys)
         if session is None or not keys:
             return found
-        scratch = (ctypes.c_char * len(keys))()
-        at = ctypes.addressof(scratch)
-        lengths = session.get_sized(self._space, keys, range(at, at + len(keys)), 1, self._timeout)
+        lengths = [length for length, _ in self._run(session, values.lists(keys))]
         some = [i for i, length in enumerate(lengths) if length]
-        handles = [BufferHandle(abs(lengths[i])) for i in some]
+        handles = [BufferHandle(lengths[i]) for i in some]
         read = self._read([keys[i] for i in some], [handle.ptr() for handle in handles],
                           [len(handle) for handle in handles])
         for i, handle, length in zip(some, handles, read):
@@ -482,12 +481,11 @@ class MooncakeDistributedStore(Guarded):
     @guarded(None)
     def get_size(self, key: str) -> int:
         """Length of the value, or OBJECT_NOT_FOUND."""
-        session, byte = self._open_session(), ctypes.c_char()
+        session = self._open_session()
         if session is None:
             return INVALID_PARAMS
-        [length] = session.get_sized(self._space, keys_of([key]), [ctypes.addressof(byte)], 1,
-                                     self._timeout)
-        return abs(length) or OBJECT_NOT_FOUND
+        [(length, _)] = self._run(session, values.lists(keys_of([key])))
+        return length or OBJECT_NOT_FOUND
 
     def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
         """Reads a value of at most `size` bytes into memory. Returns its length or a code."""
@@ -620,7 +618,7 @@ class MooncakeDistributedStore(Guarded):
         if session is None or not keys:
             return [INVALID_PARAMS] * len(keys)
         return [REMOVE_CODES.get(result, RPC_FAIL) for result in
-                session.remove(self._space, keys, self._timeout, True)]
+                self._run(session, values.remove(keys))]
 
     @guarded(None)
     def remove_all(self, force: bool = False) -> int:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values above 64 MiB, in parts, through Mooncake's class, on two engines."""
+
+import ctypes
+import itertools
+import json
+import os
+import random
+import sys
+from unittest import mock
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
+                os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
+import harness  # noqa: E402
+from peercache import values  # noqa: E402
+from peercache.mooncake import MooncakeDistributedStore  # noqa: E402
+
+LONG = (70 << 20) + 5
+MS = 60000
+extra = {"engine_start": False, "timeout_ms": MS, "exists_timeout_ms": MS}
+
+
+def memory(nbytes, byte=None):
+    """New memory of random bytes, or of one byte, and its address."""
+    data = bytearray(os.urandom(nbytes) if byte is None else bytes([byte]) * nbytes)
+    return data, ctypes.addressof((ctypes.c_char * nbytes).from_buffer(data))
+
+
+class EnginesTest(harness.ClusterTest):
+    engines = None
+    number = itertools.count()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engines = harness.cluster.Cluster(harness.BUILD, 2, pool_bytes="512MiB",
+                                              settings=harness.patient()).start()
+        harness.wait_proven(cls.engines)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.engines.stop(), "an engine did not stop with status 0"
+
+    def key(self):
+        return f"{self.id()}-{next(self.number)}"
+
+
+class Values(EnginesTest):
+    def store(self, node):
+        os.environ["PEERCACHE_EXTRA_CONFIG"] = json.dumps(
+            {**extra, "engine_socket": self.engines.sockets[node]})
+        store = MooncakeDistributedStore()
+        self.assertEqual(store.setup("localhost", "", 0, 1 << 30, "tcp", "", ""), 0)
+        self.addCleanup(store.close)
+        return store
+
+    def drop_part(self, store, key):
+        """Removes the third part of a value, as an eviction does."""
+        [(_, names)] = values.run(store._session, store._space, MS, values.lists([key]))
+        self.assertEqual(len(names), 5)
+        self.assertEqual(store._session.remove(store._space, names[2:3], MS), [True])
+        return names
+
+    def test_a_long_value_is_read_on_the_other_host(self):
+        there, here, key = self.store(0), self.store(1), self.key()
+        data, at = memory(LONG)
+        self.assertEqual(there.put_from(key, at, LONG), 0)
+        self.assertEqual((here.is_exist(key), here.get_size(key)), (1, LONG))
+        room, to = memory(LONG + 9)
+        self.assertEqual(here.get_into(key, to, LONG + 9), LONG)
+        self.assertTrue(room[:LONG] == data)
+        self.assertTrue(here.get(key) == data)
+        cuts = [10, LONG - 30, 20]
+        room, to = memory(LONG)
+        self.assertEqual(here.batch_get_into_multi_buffers(
+            [key, "none"], [[to, to + 10, to + LONG - 20]] * 2, [cuts] * 2), [LONG, -704])
+        self.assertTrue(room == data)
+        for short in (100, LONG - 1):
+            self.assertEqual(here.get_into(key, to, short), -600)
+        self.assertEqual(here.batch_get_into_multi_buffers([key], [[to]], [[LONG + 1]]), [-800])
+        self.assertEqual(here.put_from("too long", to, values.VALUE_BYTES_MAX + 1), -600)
+        self.assertEqual((there.remove(key), here.get_size(key)), (0, -704))
+
+    def test_short_and_long_values_in_one_call(self):
+        here, keys = self.store(0), [self.key() for _ in range(4)]
+        sizes = [1000, LONG, values.LIST.size, 16 << 20]
+        data, at = memory(sum(sizes))
+        starts = [at + sum(sizes[:i]) for i in range(4)]
+        self.assertEqual(here.batch_put_from(keys, starts, sizes), [0] * 4)
+        room, to = memory(sum(sizes))
+        self.assertEqual(self.store(1).batch_get_into(
+            keys, [to + start - at for start in starts], sizes), sizes)
+        self.assertTrue(room == data)
+
+    def test_a_value_without_a_part_is_a_miss_and_can_be_put_again(self):
+        store, key = self.store(0), self.key()
+        data, at = memory(LONG)
+        room, to = memory(LONG)
+        for seen in (True, False):  # by a get, or by the next put only
+            self.assertEqual(store.put_from(key, at, LONG), 0)
+            self.drop_part(store, key)
+            if seen:
+                self.assertEqual(store.get_into(key, to, LONG), -704)
+                self.assertEqual(store.is_exist(key), 0)
+        self.assertEqual(store.put_from(key, at, LONG), 0)
+        self.assertEqual(store.get_into(key, to, LONG), LONG)
+        self.assertTrue(room == data)
+
+    def test_what_looks_like_a_list_is_refused(self):
+        data = values.LIST.pack(values.MAGIC, 1 << 63, bytes(16))
+        self.assertEqual(self.store(0).put(self.key(), data), -600)
+
+    def play(self, session, turns, tasks):
+        """Makes the calls of several steps in a random order. Returns what they return."""
+        found: dict = {}
+        waiting = {name: (steps, None) for name, steps in tasks.items()}
+        while waiting:
+            name = turns.choice(sorted(waiting))
+            steps, results = waiting.pop(name)
+            try:
+                verb, *arguments = steps.send(results)
+            except StopIteration as end:
+                found[name] = end.value
+                continue
+            waiting[name] = steps, getattr(session, verb)(
+                "turns", *arguments, MS, *values.NUMBERS[verb])
+        return found
+
+    def test_bytes_of_two_writers_are_never_mixed(self):
+        seed = int(os.environ.get("SEED", random.randrange(1 << 32)))
+        print("SEED", seed)
+        turns, whole, session = random.Random(seed), 0, self.store(0)._session
+        with mock.patch.multiple(values, PAGE_BYTES_MAX=1000, PART_BYTES=300):
+            for _ in range(400):
+                key, tasks, rooms = [self.key()], {}, {}
+                for name in "ab":
+                    nbytes = turns.choice((1001, 1100, 1800))
+                    data, at = memory(nbytes, ord(name))
+                    rooms[name] = data
+                    cut = turns.randrange(1, nbytes)
+                    tasks[name] = values.write(key, [at, at + cut], [cut, nbytes - cut])
+                for name in "cde":
+                    rooms[name], to = memory(1900, 0)
+                    tasks[name] = values.read(key, [to], [1900])
+                tasks["x"] = values.remove(key)
+                found = self.play(session, turns, tasks)
+                for name in "cde":
+                    [nbytes] = found[name]
+                    if nbytes:
+                        whole += 1
+                        self.assertIn(rooms[name][:nbytes], (rooms["a"], rooms["b"]))
+                at = ctypes.addressof((ctypes.c_char * 1).from_buffer(rooms["b"]))
+                self.play(session, turns, {"b": values.write(key, [at], [len(rooms["b"])])})
+                [nbytes] = self.play(session, turns, {"e": values.read(key, [to], [1900])})["e"]
+                self.assertIn(rooms["e"][:nbytes], (rooms["a"], rooms["b"]))
+        self.assertGreater(whole, 30)
+
+
+if __name__ == "__main__":
+    harness.unittest.main()

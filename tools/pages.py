@@ -32,6 +32,7 @@ FILES = {
     "engine/METRICS.md": "METRICS.md", "engine/TRUST.md": "TRUST.md",
     "engine/client/python/README.md": "SGLANG.md",
     "engine/client/python/MOONCAKE.md": "MOONCAKE.md",
+    "engine/client/python/LMCACHE.md": "LMCACHE.md",
     "engine/client/python/ROUTERS.md": "ROUTERS.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values above 64 MiB, in parts, through Mooncake's class, on two engines."""
+"""Values above 64 MiB, in parts, through Mooncake's class and LMCache's client, on two engines."""
 
 import ctypes
 import itertools
 import json
 import os
 import random
+import select
+import signal
 import sys
 from unittest import mock
 
@@ -14,6 +16,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
 from peercache import values  # noqa: E402
+from peercache.lmcache import Client  # noqa: E402
 from peercache.mooncake import MooncakeDistributedStore  # noqa: E402
 
 LONG = (70 << 20) + 5
@@ -154,6 +157,76 @@ class Values(EnginesTest):
                 [nbytes] = self.play(session, turns, {"e": values.read(key, [to], [1900])})["e"]
                 self.assertIn(rooms["e"][:nbytes], (rooms["a"], rooms["b"]))
         self.assertGreater(whole, 30)
+
+
+class LMCache(EnginesTest):
+    """The client as LMCache's NativeConnectorL2Adapter drives it."""
+
+    def client(self, node, **more):
+        client = Client(**{**extra, "engine_socket": self.engines.sockets[node], **more})
+        self.addCleanup(client.close)
+        return client
+
+    def ended(self, client, number, seconds=100):
+        """What drain_completions() tells of the call, without its number, and the wakes."""
+        poll, end = select.poll(), harness.clock() + seconds
+        poll.register(client.event_fd(), select.POLLIN)
+        for wakes in itertools.count(1):
+            poll.poll(1000)
+            for found, *rest in client.drain_completions():
+                self.assertEqual(found, number)
+                return (*rest, wakes)
+            self.assertLess(harness.clock(), end)
+
+    def call(self, client, verb, *arguments):
+        ok, text, which, _ = self.ended(client, getattr(client, "submit_batch_" + verb)(*arguments))
+        self.assertEqual(bool(text), not ok)
+        return ok, which
+
+    def test_chunks_pass_between_hosts(self):
+        there, here = self.client(0), self.client(1)
+        keys = [self.key() for _ in range(4)]
+        sizes = (262144, LONG, 1, 7000)
+        data = [memory(nbytes)[0] for nbytes in sizes]
+        room = [memory(nbytes)[0] for nbytes in sizes]
+        views = list(map(memoryview, room))
+        self.assertEqual(self.call(here, "exists", keys), (True, [False] * 4))
+        self.assertEqual(self.call(there, "set", keys, list(map(memoryview, data))),
+                         (True, [True] * 4))
+        self.assertEqual(self.call(here, "exists", [*keys, "none"]), (True, [True] * 4 + [False]))
+        self.assertEqual(self.call(here, "get", keys, views), (True, [True] * 4))
+        self.assertTrue(room == data)
+        # other lengths than the values'
+        self.assertEqual(self.call(here, "get", keys[::-1], views)[1], [False] * 4)
+        self.assertEqual(self.call(here, "set", keys[:1], [views[3]]), (False, [False]))
+        self.assertEqual(self.call(here, "delete", [*keys[:2], "none"]), (True, [True] * 3))
+        self.assertEqual(self.call(there, "exists", keys)[1], [False, False, True, True])
+        self.assertEqual(self.call(there, "set", [], []), (True, []))
+
+    def test_a_call_in_flight_wakes_nobody_until_it_ends(self):
+        there, here, key = self.client(0), self.client(1, timeout_ms=3000), self.key()
+        data, room = memory(1 << 20)[0], memory(1 << 20)[0]
+        self.assertEqual(self.call(there, "set", [key], [memoryview(data)])[0], True)
+        harness.freeze(self.engines.process[1])
+        try:
+            number = here.submit_batch_get([key], [memoryview(room)])
+            ok, _, which, wakes = self.ended(here, number)
+        finally:
+            os.kill(self.engines.process[1].pid, signal.SIGCONT)
+        self.assertEqual((ok, which), (True, [False]))
+        self.assertLess(wakes, 100)  # ten in a second
+
+    def test_wrong_calls_end_with_a_text(self):
+        client = self.client(0)
+        for keys, views in ((["a"], [b"read-only"]), (["a"], [None]), (["a", "b"], [bytearray(1)]),
+                            (["a"], [memoryview(bytearray(9))[::2]])):
+            ok, text, which, _ = self.ended(client, client.submit_batch_get(keys, views))
+            self.assertEqual((ok, which), (False, None), keys)
+            self.assertTrue(text)
+        client.close()
+        self.assertGreater(client.submit_batch_exists(["a"]), 4)
+        self.assertEqual(client.drain_completions()[0][1:3], (False, "the client is closed"))
+        client.close()
 
 
 if __name__ == "__main__":

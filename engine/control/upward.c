@@ -154,7 +154,6 @@ static const struct member_events member_events = {
 	.link_up = upward_link_up,
 	.link_down = directory_link_down,
 	.forgotten = upward_forgotten,
-	.forgotten_by_all = directory_forgotten_by_all,
 	.map_changed = upward_map_changed,
 	.probed = directory_probed,
 	.overdue = directory_overdue,

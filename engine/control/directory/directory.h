@@ -121,8 +121,6 @@ void directory_link_up(struct control *control, uint16_t peer);
 void directory_probed(struct control *control, uint16_t peer, bool served);
 /* The map has changed. */
 void directory_map_changed(struct control *control);
-/* Owners may lack any entry of ours: they are compared with. */
-void directory_forgotten_by_all(struct control *control);
 
 /*
  * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by

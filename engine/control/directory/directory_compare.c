@@ -671,18 +671,12 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	}
 }
 
-void directory_forgotten_by_all(struct control *control)
+void directory_disk_opened(struct control *control)
 {
 	const struct map_view *view = member_map(control);
 
-	for (uint32_t i = 0; i < view->owners; i++)
+	for (uint32_t i = 0; tier_pages(control) && i < view->owners; i++)
 		directory_forgotten(control, view->owner[i].ref);
-}
-
-void directory_disk_opened(struct control *control)
-{
-	if (control->directory && tier_pages(control))
-		directory_forgotten_by_all(control);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -453,17 +453,15 @@ static void members_sums_change(struct members *members, const struct member *me
 	members->alive += joins ? 1 : -1u;
 }
 
-/* Without rings each live member is talked to; with rings, those that are dialled or known so. */
-static struct member_contact *member_contact_begin(struct control *control, struct member *member)
+/* False: no memory for the contact of a neighbour. */
+static bool member_contact_begin(struct control *control, struct member *member)
 {
-	struct members *members = control->members;
 	struct member_contact *contact = member->contact;
 
-	if (!members->rings)
-		contact = member_contact(&members->table, member);
-	if (!contact)
-		return NULL;
-	if (member_has_contact(member)) {
+	member->neighbour = !control->members->rings;
+	if (member->neighbour)
+		contact = member_contact(&control->members->table, member);
+	if (contact && contact != &member_no_contact) {
 		contact->heard_ns = net_now();
 		member_link_unused(contact, contact->heard_ns);
 		contact->accused_ns = 0;
@@ -492,7 +490,6 @@ int member_put_on_map(struct control *control, struct member *member)
 	if (member->stage != RECORD_ALIVE || !member->admission)
 		member->admission++;
 	member->stage = RECORD_ALIVE;
-	member->neighbour = !members->rings;
 	member->wanted = false;
 	control->counter[COUNTER_members_joined]++;
 	if (!member->flood)

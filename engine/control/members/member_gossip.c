@@ -450,10 +450,7 @@ static void record_claim_show(struct control *control, const Pc__MemberRecord *r
 		"a member says that this engine does not serve: it is off the map until it has answered probes for a while, unless another member is served by it");
 }
 
-/*
- * A record of this engine. If it was removed and admitted again, the members that removed it may
- * have dropped its directory entries.
- */
+/* A record of this engine. Members that had removed it say so by their next Hello. */
 static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
@@ -476,9 +473,6 @@ static void record_of_self(
 	}
 	self->admission = admission;
 	control->members->own_claim = 0;
-	/* Up to MEMBER_MESH_MAX members, who removed this engine says so by a new term. */
-	if (control->members->rings)
-		control->member_events->forgotten_by_all(control);
 }
 
 /* The member is alive, as an engine says that has a link with it. */

@@ -341,8 +341,6 @@ struct member_events {
 	void (*link_down)(struct control *control, uint16_t peer, const struct rpc_link *link);
 	/* Member `ref` had removed this engine from its map, and its entries from its shard. */
 	void (*forgotten)(struct control *control, uint32_t ref);
-	/* Some members had, it is not known which. */
-	void (*forgotten_by_all)(struct control *control);
 	/* member_map() returns another map: directory_map_changed(). */
 	void (*map_changed)(struct control *control);
 	/* The member has answered a probe, and none waits for too long (`served`), or one does. */

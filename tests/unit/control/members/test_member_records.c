@@ -346,24 +346,11 @@ static void a_forged_admission_can_be_refuted(void **state)
 	assert_in_range(entry->admission, 1, 30 * 65);
 }
 
-static unsigned forgotten;
-
-static void count_forgotten(struct control *c)
-{
-	assert_ptr_equal(c, control);
-	forgotten++;
-}
-
 static void so_can_the_first_one_of_a_name(void **state)
 {
-	static struct member_events events;
 	struct member *entry;
 
 	(void)state;
-	events = *control->member_events;
-	events.forgotten_by_all = count_forgotten;
-	control->member_events = &events;
-	forgotten = 0;
 	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
 	assert_true(take(MEMBERS, 1));
 	entry = entry_of(MEMBERS);
@@ -378,12 +365,8 @@ static void so_can_the_first_one_of_a_name(void **state)
 	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
 	strcpy(name[MEMBERS], control->name);
 	subject[MEMBERS].incarnation = control->incarnation;
-	assert_int_equal(forgotten, 0);
 	assert_true(take(MEMBERS, 1));
 	assert_in_range(control->members->self->admission, 2, 65);
-	/* it was away: owners may have dropped its entries */
-	assert_int_equal(forgotten, 1);
-	upward_fill(control);
 }
 
 static void the_list_comes_in_whole_pages(void **state)

@@ -270,7 +270,6 @@ struct members {
 	bool rebuild_armed;
 	unsigned rebuilds;
 	uint64_t window_ns;
-	uint64_t paused_ns; /* no rebuild before this time */
 	struct map_view *current;
 	struct slots *slots; /* of the words in the status segment; NULL: it has none */
 };

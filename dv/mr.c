@@ -17,6 +17,8 @@
 
 /* handles are small numbers: the kernel gives the lowest one that is free */
 #define HANDLES_MAX (1u << 20)
+/* a domain of libmlx5 itself, made with the context, has a smaller handle than this */
+#define HANDLES_OWN 1024u
 /* dv_mr_sweep() looks at this number beyond the last in use: a device has fewer other objects */
 #define HANDLES_SWEPT (1u << 14)
 #define MIB (1024.0 * 1024.0)
@@ -92,6 +94,11 @@ static bool handle_take(struct dv_device *device, uint32_t handle)
 	return taken;
 }
 
+static bool handle_known(const struct dv_device *device, uint32_t handle)
+{
+	return handle < device->known_end && device->known[handle / 8] & 1u << handle % 8;
+}
+
 static void handle_give(struct dv_device *device, uint32_t handle)
 {
 	pthread_mutex_lock(&device->known_lock);
@@ -105,6 +112,7 @@ void dv_verbs_mr_forget(struct dv_device *device)
 	pthread_mutex_lock(&device->known_lock);
 	if (device->known)
 		memset(device->known, 0, device->known_end / 8);
+	device->lent = device->lent_once = false;
 	pthread_mutex_unlock(&device->known_lock);
 }
 
@@ -212,6 +220,19 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 
 /* ---- registrations of other processes -------------------------------------------------------- */
 
+/* Before other processes have the device: takes the handles of all domains that there are. */
+static void domains_take(struct dv_device *device)
+{
+	for (uint32_t handle = 0; handle < HANDLES_OWN; handle++) {
+		struct ibv_pd *pd = ibv_import_pd(device->context, handle);
+
+		if (!pd)
+			continue;
+		ibv_unimport_pd(pd);
+		(void)handle_take(device, handle);
+	}
+}
+
 int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
 {
 	int fd, rc;
@@ -222,6 +243,11 @@ int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
 	fd = fcntl(device->context->cmd_fd, F_DUPFD_CLOEXEC, 0);
 	rc = fd < 0 ? -errno : 0;
 	*ret_domain = device->pd->handle;
+	if (!device->lent_once)
+		domains_take(device);
+	pthread_mutex_lock(&device->known_lock);
+	device->lent = device->lent_once = true;
+	pthread_mutex_unlock(&device->known_lock);
 	dv_verbs_leave(device);
 	if (rc)
 		return dv_fail(rc, "lending %s: copying its descriptor: %m", device->name);
@@ -257,6 +283,42 @@ static uint64_t mr_address(const struct dv_device *device, uint32_t handle)
 	for (unsigned i = 0; i < count; i++)
 		header->attrs[i].flags = UVERBS_ATTR_F_MANDATORY;
 	return ioctl(device->context->cmd_fd, RDMA_VERBS_IOCTL, header) ? 0 : address;
+}
+
+/*
+ * Whether there are domains that other processes have made: a registration does not tell its own,
+ * and the queue pairs of this device would break on it. `end`: also frees those without any.
+ */
+static bool domains_of_others(struct dv_device *device, bool end)
+{
+	bool found = false;
+
+	for (uint32_t handle = 0; handle < device->known_end + HANDLES_SWEPT; handle++) {
+		struct ibv_pd *pd = handle_known(device, handle)
+					    ? NULL
+					    : ibv_import_pd(device->context, handle);
+
+		if (!pd)
+			continue;
+		found = true;
+		if (!end || ibv_dealloc_pd(pd))
+			ibv_unimport_pd(pd);
+	}
+	return found;
+}
+
+/* -EAGAIN: they are freed by the next dv_mr_sweep(). Looks once after each loan. */
+static int domains_check(struct dv_device *device)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&device->known_lock);
+	if (device->lent)
+		device->lent = found = domains_of_others(device, false);
+	pthread_mutex_unlock(&device->known_lock);
+	return found ? dv_fail(-EAGAIN, "a process has made a domain on %s: its memory is refused",
+			       device->name)
+		     : 0;
 }
 
 /* Under mrs_lock; the caller has taken the handle. */
@@ -298,7 +360,9 @@ int dv_verbs_mr_import(struct dv_device *device, const struct dv_memory *memory,
 		rc = dv_fail(-EPERM, "registration %u on %s is not one of the process", handle,
 			device->name);
 	} else {
-		rc = mr_import(device, memory, handle, lkey, &mr);
+		rc = domains_check(device);
+		if (rc == 0)
+			rc = mr_import(device, memory, handle, lkey, &mr);
 		if (rc)
 			handle_give(device, handle);
 	}
@@ -326,7 +390,7 @@ int dv_verbs_mr_sweep(struct dv_device *device)
 	for (uint32_t handle = 0; handle < end; handle++) {
 		struct ibv_mr *mr;
 
-		if (handle < device->known_end && device->known[handle / 8] & 1u << handle % 8)
+		if (handle_known(device, handle))
 			continue;
 		mr = ibv_import_mr(device->pd, handle);
 		if (mr && ibv_dereg_mr(mr) == 0) {
@@ -334,6 +398,7 @@ int dv_verbs_mr_sweep(struct dv_device *device)
 			end = handle + HANDLES_SWEPT > end ? handle + HANDLES_SWEPT : end;
 		}
 	}
+	(void)domains_of_others(device, true);
 	pthread_rwlock_unlock(&device->mrs_lock);
 	dv_verbs_leave(device);
 	return found;

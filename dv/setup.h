@@ -150,14 +150,15 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 int dv_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain);
 /*
  * Takes over the registration of another process: from now on it is one of dv_mr_register().
- * Refuses a handle that is taken, and one whose key or length is another. `memory`: base and
- * length there.
+ * Refuses a handle that is taken, and one whose key, length or address is another. `memory`: base
+ * and length there. -EAGAIN: a process has made a domain of its own; dv_mr_sweep() frees it.
  */
 int dv_mr_import(struct dv_device *device, const struct dv_memory *memory, uint32_t handle,
 	uint32_t lkey, struct dv_mr *ret_mr);
 /*
- * Deregisters what other processes have registered and no dv_mr names, because they ended before;
- * while the device is lent that would be what they are about to name. Returns their number.
+ * Deregisters what other processes have registered and no dv_mr names, because they ended before,
+ * and frees their domains; while the device is lent that would be what they are about to name.
+ * Returns the number of registrations.
  */
 int dv_mr_sweep(struct dv_device *device);
 

@@ -75,10 +75,12 @@ struct dv_device {
 	uint32_t life;
 	/* held for reading while memory is registered, for writing by dv_mr_sweep() */
 	pthread_rwlock_t mrs_lock;
-	pthread_mutex_t known_lock; /* protects the two below; never held during a call */
+	pthread_mutex_t known_lock; /* protects the fields below */
 	/* a bit per handle of libibverbs: whether a dv_mr has it; NULL: none has one yet */
 	uint8_t *known;
 	uint32_t known_end; /* number of bits */
+	/* lent since the last look for domains of other processes; lent at all. Under known_lock */
+	bool lent, lent_once;
 	/* result of dv_cut(); negative: the kernel still has the device's queues */
 	int cut_error;
 	void *doorbells; /* the thread domain's doorbell page, whose address the QPs report */

@@ -59,12 +59,13 @@ class Client:
 def registered(fd, domain, how):
     """Registers BYTES of memory as libpeercache does. Returns address, handle and lkey."""
     verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
-    for name in ("ibv_import_device", "ibv_import_pd", "ibv_reg_mr_iova2"):
+    for name in ("ibv_import_device", "ibv_import_pd", "ibv_alloc_pd", "ibv_reg_mr_iova2"):
         getattr(verbs, name).restype = ctypes.c_void_p
     memory = mmap.mmap(-1, BYTES)
     at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     context = verbs.ibv_import_device(fd)
-    pd = verbs.ibv_import_pd(ctypes.c_void_p(context), domain)
+    pd = verbs.ibv_alloc_pd(ctypes.c_void_p(context)) if how == "domain" else \
+        verbs.ibv_import_pd(ctypes.c_void_p(context), domain)
     mr = Region.from_address(verbs.ibv_reg_mr_iova2(
         ctypes.c_void_p(pd), ctypes.c_void_p(at), ctypes.c_size_t(BYTES), ctypes.c_uint64(at),
         LOCAL_WRITE))

@@ -100,6 +100,7 @@ class Import(Base):
         self.assertEqual(self.lent(engines, "good")["status"], 0)
         for how, said in (*((how, "another key, length or address")
                             for how in ("lkey", "length", "base")),
+                          ("domain", "a process has made a domain"),
                           ("kept", "has not given it back"), ("handle", "it was deregistered"),
                           ("twice", "not one of the process"), ("short", "cannot read"),
                           ("null", "cannot read"), ("none", "cannot read"),

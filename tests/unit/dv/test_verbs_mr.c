@@ -177,6 +177,36 @@ static void what_was_not_taken_over_is_deregistered(void **state)
 	ops->close(device);
 }
 
+static void memory_is_not_taken_over_while_a_process_has_a_domain_of_its_own(void **state)
+{
+	struct dv_device *device = stub_open();
+	struct dv_mr mr = {0};
+	uint32_t domain;
+	int fd;
+
+	(void)state;
+	stub.domain_of_another = 5; /* made before the device was lent: libmlx5's */
+	assert_int_equal(ops->lend(device, &fd, &domain), 0);
+	close(fd);
+	stub.orphan = 300;
+	assert_int_equal(import(device, 300, 0x3333, 4096, &mr), 0);
+	assert_int_equal(ops->mr_deregister(device, &mr), 0);
+	stub.domain_of_another = 2000;
+	assert_int_equal(ops->lend(device, &fd, &domain), 0);
+	close(fd);
+	stub.orphan = 301;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(import(device, 301, 0x3333, 4096, &mr), -EAGAIN);
+		error_has("has made a domain");
+	}
+	assert_int_equal(ops->mr_sweep(device), 1);
+	assert_int_equal(stub.domain_of_another, 0);
+	stub.orphan = 302;
+	assert_int_equal(import(device, 302, 0x3333, 4096, &mr), 0);
+	assert_int_equal(ops->mr_deregister(device, &mr), 0);
+	ops->close(device);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -185,6 +215,7 @@ int main(void)
 		TEST(a_region_that_stays_registered_keeps_its_handle),
 		TEST(a_registration_of_another_process_is_taken_over_once),
 		TEST(what_was_not_taken_over_is_deregistered),
+		TEST(memory_is_not_taken_over_while_a_process_has_a_domain_of_its_own),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,7 @@ static struct {
 	unsigned gid_count;
 	/* last handle; those of what another process has registered, one after the other */
 	uint32_t handles, orphan, orphan_next;
+	uint32_t domain_of_another; /* handle; 0: none */
 	unsigned mr_access;
 	struct ibv_pd *mr_pd;
 	struct ibv_cq_init_attr_ex cq_attr;
@@ -73,6 +74,7 @@ static struct verbs_context stub_context;
 static struct ibv_pd stub_pd, stub_domain;
 static struct ibv_td stub_td;
 static struct ibv_mr stub_mr = {.lkey = 0x1111, .rkey = 0x2222};
+static struct ibv_pd stub_domain_of_another;
 static struct ibv_mr stub_orphan; /* the one with the handle stub.orphan */
 static struct ibv_cq_ex stub_cq;
 static struct ibv_qp stub_qp = {.qp_num = 0x4711};
@@ -252,6 +254,10 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 		stub.alive.domain--;
 		return 0;
 	}
+	if (pd == &stub_domain_of_another) {
+		stub.domain_of_another = 0;
+		return 0;
+	}
 	assert_ptr_equal(pd, &stub_pd);
 	assert_int_equal(stub.alive.domain, 0);
 	if (stub.alive.mr)
@@ -274,6 +280,17 @@ struct ibv_mr *ibv_reg_mr_iova2(
 	stub.alive.mr++;
 	stub_mr.handle = ++stub.handles;
 	return &stub_mr;
+}
+
+struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t handle)
+{
+	assert_ptr_equal(context, &stub_context.context);
+	return handle && handle == stub.domain_of_another ? &stub_domain_of_another : NULL;
+}
+
+void ibv_unimport_pd(struct ibv_pd *pd)
+{
+	assert_ptr_equal(pd, &stub_domain_of_another);
 }
 
 struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)

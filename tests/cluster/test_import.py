@@ -30,7 +30,7 @@ class Base(harness.ClusterTest):
         if harness.SLOW > 1:
             self.skipTest("a sanitizer and the interposer cannot both come first")
 
-    def engines(self, verbs="same-user", settings=(), **options):
+    def engines(self, verbs="", settings=(), **options):
         settings = [f"rail.mr_bytes={EXTENT}", *settings]
         settings += [f"engine.client_verbs={verbs}"] if verbs else []
         return self.start(2, device="mlx5", pool_bytes="128MiB", settings=settings, **options)
@@ -142,7 +142,7 @@ class Import(Base):
         self.stop_cleanly(engines)
 
     def test_it_is_refused_by_the_setting(self):
-        engines = self.engines(verbs="")  # the default
+        engines = self.engines(verbs="no")
         status, _, err = harness.finish(self.staged(engines, 4 * KIB, 4))
         self.assertNotEqual(status, 0)
         self.assertIn("engine.client_verbs is no", err)
@@ -154,7 +154,7 @@ class Import(Base):
         if os.geteuid() or harness.run([*user, "test", "-x", program]).returncode:
             self.skipTest("skipped: needs root, and a build that every user may read")
         for verbs, before, said in (
-                ("same-user", user, "as user 65534, the engine as user 0: engine.client_verbs=yes"),
+                ("", user, "as user 65534, the engine as user 0: engine.client_verbs=yes"),
                 ("yes", ["prlimit", f"--memlock={EXTENT // 2}", *user], "ulimit -l unlimited")):
             with self.subTest(verbs):
                 engines = self.engines(verbs, ["engine.allowed_users=65534"])
@@ -174,8 +174,7 @@ class Lost(Base):
     """A NIC is lost, and comes back, while a process registers its memory."""
 
     def begin(self):
-        hosts = test_ports.Hosts(settings=["engine.client_verbs=same-user",
-                                           f"rail.mr_bytes={EXTENT}"])
+        hosts = test_ports.Hosts(settings=[f"rail.mr_bytes={EXTENT}"])
         self.addCleanup(hosts.stop)
         return hosts.start()
 

@@ -47,8 +47,7 @@ class StoreTest(harness.ClusterTest):
     def setUpClass(cls):
         cls.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="256MiB", device=DEVICE, keeper=cls.keeper,
-            settings=harness.patient(["engine.unsealed_memory=yes",
-                                      "engine.client_verbs=same-user"])).start()
+            settings=harness.patient(["engine.unsealed_memory=yes"])).start()
         harness.wait_proven(cls.engines)
 
     @classmethod

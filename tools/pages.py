@@ -34,6 +34,7 @@ FILES = {
     "engine/client/python/MOONCAKE.md": "MOONCAKE.md",
     "engine/client/python/LMCACHE.md": "LMCACHE.md",
     "engine/client/python/ROUTERS.md": "ROUTERS.md",
+    "engine/client/python/VLLM.md": "VLLM.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -42,6 +43,7 @@ class Served(unittest.TestCase):
 
     KIND, FLAGS = "mha", []  # of the model; more words of the launch line
     HOSTS, RANKS = 2, 1  # RANKS: tensor-parallel; each stores its part of a page
+    BACKEND = "PeerCacheStore"
     site, seed = None, SEED * 1000
 
     @classmethod
@@ -152,7 +154,7 @@ class Served(unittest.TestCase):
             host.flush()  # on a busy machine an engine did not answer in time, and its calls say so
         self.assertEqual((got.storage, got.device, got.host), (whole, 0, 0),
                          f"{got}; {host.status()['calls']}; the log ends:\n{host.text()}")
-        self.assertEqual(got.backend, "PeerCacheStore")
+        self.assertEqual(got.backend, self.BACKEND)
         self.assert_same(got, want)
 
     def attach(self, host, policy="timeout", write="write_through", **extra):
@@ -555,6 +557,50 @@ class Ranks(Served):
         self.assert_from_storage(self.hosts[0], prompt, want, routed_dp_rank=0)
 
 
+class Mooncake(Served):
+    """SGLang's own backend `mooncake`; the class of Mooncake is that of PeerCache."""
+
+    RANKS, BACKEND = 2, "MooncakeStore"  # K and V of a page are two values
+
+    @classmethod
+    def start(cls):
+        with open(os.path.join(lines.ROOT, "engine/client/python/MOONCAKE.md"),
+                  encoding="utf-8") as file:
+            [(variable, config)] = re.findall(
+                r"^    (\S+) peercache-as-mooncake.*?extra-config '(\{.*?\})'", file.read(),
+                re.M | re.S)
+        config = json.loads(config)
+        for host in cls.hosts:
+            words = cls.words(host)
+            words[words.index("--hicache-storage-backend") + 1] = "mooncake"
+            words[words.index(lines.EXTRA) + 1] = json.dumps({
+                **config, "master_server_address": f"{cls.hosts[0].address}:31998",
+                "protocol": "tcp", "device_name": "", "local_hostname": host.address,
+                "global_segment_size": POOL, **lines.PATIENCE})
+            host.launch(words, [servers.PACKAGE + "/peercache/as_mooncake", servers.PACKAGE],
+                        PEERCACHE_EXTRA_CONFIG=json.dumps(
+                            {**lines.PATIENCE, "engine_socket": host.socket}),
+                        **dict([variable.split("=")]))
+        cls.wait_start()
+
+    def test_pages_of_another_host_and_those_evicted_come_from_storage(self):
+        prompt = self.prompt()
+        want = self.computed(prompt)
+        again = self.here.generate(prompt)
+        self.assertEqual((again.device, again.storage), (8 * PAGE, 0))
+        self.assert_from_storage(self.there, prompt, want)
+        longer = prompt + want.tokens + self.prompt(100)
+        turn = self.computed(longer, cached=8)
+        for host in (self.there, self.here):
+            host.flush()
+            self.assert_from_storage(host, longer, turn)
+        for _ in range(9):  # 4,608 tokens: L2 has room for 4,096
+            self.computed(self.prompt())
+        self.assert_from_storage(self.here, prompt, want)
+        with open(self.here.log, encoding="utf-8", errors="replace") as file:
+            self.assertIn("mooncake.store is PeerCache", file.read())
+
+
 class Pair(Served):
     """A prefill and a decode server, between which Mooncake's transfer engine carries the KV of
     prompts over TCP, and a host that reads what both store."""
@@ -631,7 +677,7 @@ def ended(*_):
         os._exit(143)
 
 
-SUITES = {"core": [Core], "long": [SmallPages, Operations, Latent, Ranks, Pair]}
+SUITES = {"core": [Core], "long": [SmallPages, Operations, Latent, Ranks, Mooncake, Pair]}
 CHOSEN = "core"
 
 

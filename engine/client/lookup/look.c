@@ -45,6 +45,8 @@
 
 #define EXPECT_AHEAD 6 /* buckets between the one that is prefetched and the one in use */
 
+#define LOOK_AHEAD 12 /* keys between the one that is prefetched and the one looked up */
+
 #define NO_HOLDER (1ull << 32) /* no ref */
 
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
@@ -621,6 +623,11 @@ __attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
 	struct look_open *o;
 	bool room;
 
+	if (m && m->ref == ch->session->ref && directory_here(b, p)) {
+		ch->counts.lookups++;
+		lookup_found(b, i);
+		return true;
+	}
 	if (unlikely(!m || m->ref == ch->session->ref)) {
 		page_look_again(b, i); /* it begins anew */
 		return true;
@@ -631,6 +638,13 @@ __attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
 	if (directory_answers(ch, m))
 		o->word = map_member_pack(m);
 	return room;
+}
+
+/* Prefetches what the look-up of a key that comes soon reads on this host. */
+static inline void look_expect(const struct client_session *session, const struct page_key *key)
+{
+	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
+	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
 }
 
 /* Begins the look-up of a page by itself. It may be done already. */
@@ -652,6 +666,8 @@ void look_all(struct pc_batch *b)
 	enum look_added added;
 
 	for (; i < count && likely(room); i++, p++) {
+		if (likely(i + LOOK_AHEAD < count))
+			look_expect(ch->session, &p[LOOK_AHEAD].key);
 		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
 			others++;
 			look_alone(b, i);

@@ -71,7 +71,7 @@ int ctl_match(struct ctl_run *ctl, int count, char **keys)
 
 	for (int i = 0; pages && i < count; i++)
 		pages[i] = (struct pc_page){.key = keys[i], .key_bytes = strlen(keys[i])};
-	if (!pages || pc_match(ctl->channel, pages, (unsigned)count, ctl->timeout_ms, &match))
+	if (!pages || pc_match(ctl->channel, pages, (unsigned)count, ctl->timeout_ms, &match, NULL))
 		die("%s", pages ? pc_error() : "out of memory");
 	free(pages);
 	report = engine_report(ctl->pc);

@@ -336,16 +336,17 @@ struct pc_match {
  * a key are known. Nothing is taken from the channel's cache or counted as used. Data-parallel
  * ranks of a host share its pages: a holder is a host.
  *
- * Returns 0 and fills *ret_match, the caller's. -EINVAL: the arguments or a key are wrong. -ENOMEM.
- * Without an engine, or after the deadline, keys are unknown.
+ * Returns 0 and fills *ret_match, the caller's, and the result of each key, as of pc_exists(), in
+ * ret_results; that may be NULL. -EINVAL: the arguments or a key are wrong. -ENOMEM. Without an
+ * engine, or after the deadline, keys are unknown.
  *
  *   struct pc_match match;
- *   pc_match(ch, pages, 4096, 100, &match);
+ *   pc_match(ch, pages, 4096, 100, &match, NULL);
  *   if (match.holders)
  *           ... match.holder[0].ref has match.holder[0].prefix pages ...
  */
 PC_API int pc_match(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
-	unsigned timeout_ms, struct pc_match *ret_match);
+	unsigned timeout_ms, struct pc_match *ret_match, enum pc_result *ret_results);
 /*
  * A hint for the sets that the channel submits from now on. true: their pages follow others of a
  * prompt that are not all stored, so no host can use them at present. They are stored, and evicted

@@ -88,6 +88,7 @@ class Door(harness.ClusterTest):
 
     def test_a_program_without_an_engine_or_port_says_so(self):
         for words in (["--socket", "/nowhere"],
+                      ["--socket", self.engines.sockets[0], "--port", "0", "--events", "ipc://x"],
                       ["--socket", self.engines.sockets[0], "--port", str(self.port)]):
             done = harness.run([sys.executable, "-m", "peercache.routers", *words], env=ENV,
                                capture_output=True, text=True)

@@ -118,7 +118,7 @@ static int match_holders(
 }
 
 int pc_match(struct pc_channel *ch, const struct pc_page *pages, unsigned count,
-	unsigned timeout_ms, struct pc_match *ret_match)
+	unsigned timeout_ms, struct pc_match *ret_match, enum pc_result *ret_results)
 {
 	struct match *match;
 	int rc;
@@ -137,6 +137,8 @@ int pc_match(struct pc_channel *ch, const struct pc_page *pages, unsigned count,
 		rc = match_results(match, ret_match);
 	if (!rc)
 		rc = match_holders(ch, match, ret_match);
+	if (!rc && ret_results)
+		memcpy(ret_results, match->result, count * sizeof(*ret_results));
 	free(match);
 	return rc;
 }

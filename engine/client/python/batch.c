@@ -107,6 +107,7 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 		return pc_submit_get_sized(
 			ch, pages, n, ms, result, &c->lane->bytes[first], ret_batch);
 	case VERB_SET:
+		texts_tell(c->name_space, pages, count);
 		pc_channel_gap(ch, c->gap);
 		return pc_submit_set(ch, pages, n, ms, result, ret_batch);
 	case VERB_EXISTS: return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
@@ -466,7 +467,7 @@ PyObject *batch_remove(PyObject *self, PyObject *args)
 }
 
 /* What match() returns. */
-static PyObject *match_tuple(const struct pc_match *match)
+static PyObject *match_tuple(const struct call *c, const struct pc_match *match)
 {
 	PyObject *holders = PyList_New((Py_ssize_t)match->holders);
 
@@ -485,7 +486,11 @@ static PyObject *match_tuple(const struct pc_match *match)
 	}
 	if (!holders)
 		return NULL;
-	return Py_BuildValue("(IIIN)", match->prefix, match->unknown, match->holders_all, holders);
+	if (!c->results)
+		return Py_BuildValue(
+			"(IIIN)", match->prefix, match->unknown, match->holders_all, holders);
+	return Py_BuildValue(
+		"(IIINN)", match->prefix, match->unknown, match->holders_all, holders, hits(c));
 }
 
 /* Asks the library, on a lane of its own. NULL: a Python exception is set. */
@@ -502,8 +507,9 @@ static PyObject *match_ask(struct call *c)
 	{
 		Py_BEGIN_ALLOW_THREADS pc_channel_name_space(c->lane->channel, c->name_space);
 		rc = pc_match(c->lane->channel, c->lane->page, (unsigned)c->pages,
-			rest_ms(c->end_ms), match);
-		Py_END_ALLOW_THREADS if (!rc) result = match_tuple(match);
+			rest_ms(c->end_ms), match, c->lane->result);
+		c->done = c->pages;
+		Py_END_ALLOW_THREADS if (!rc) result = match_tuple(c, match);
 	}
 	if (rc && !PyErr_Occurred())
 		rc == LANE_CLOSED ? session_raise_closed() : session_raise(rc);
@@ -518,7 +524,7 @@ PyObject *batch_match(PyObject *self, PyObject *args)
 	struct call c = {.session = (struct py_session *)self, .verb = VERB_EXISTS};
 	PyObject *keys, *result = NULL;
 
-	if (!PyArg_ParseTuple(args, "sOI", &c.name_space, &keys, &c.timeout_ms))
+	if (!PyArg_ParseTuple(args, "sOI|p", &c.name_space, &keys, &c.timeout_ms, &c.results))
 		return NULL;
 	session_enter(c.session);
 	if (c.session->inherited)

@@ -3,6 +3,7 @@
  * Shared declarations of the extension module peercache._peercache.
  *
  *   session.c   the type Session: opens and closes a session, registers memory, returns counts
+ *   texts.c     tells the texts of stored keys to peercache-routers
  *   told.c      what came of the pages: counts and texts by outcome
  *   lane.c      lanes: chooses the channel of a call and owns the call's buffers
  *   batch.c     one call about pages: converts Python's lists to a batch and the results back
@@ -190,6 +191,9 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 /* Makes the call with these arguments of a method; `channel` as in struct call. */
 PyObject *call_of(
 	struct py_session *session, struct py_channel *channel, PyObject *args, enum verb verb);
+
+/* texts.c: tells peercache-routers the texts of keys that are stored. */
+void texts_tell(const char *name_space, const struct pc_page *pages, size_t count);
 
 /* channel.c. Submits a call, whose arguments these are. Returns its number as a Python object. */
 PyObject *channel_submit(const struct call *c, PyObject *ptrs, PyObject *sizes, answer_fn *answer);

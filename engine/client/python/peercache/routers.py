@@ -16,7 +16,7 @@ import time
 import urllib.parse
 from typing import Any, Optional, Sequence
 
-from peercache import Session
+from peercache import Session, events
 
 KEYS_MAX = 65536  # of one question (PC_BATCH_MAX)
 BODY_MAX = 8 << 20  # bytes of one question
@@ -163,9 +163,20 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--bind", default="127.0.0.1", help="address to listen on (default: "
                         "127.0.0.1; who asks learns which prompts were seen)")
     parser.add_argument("--port", type=int, default=31996, help="(default: 31996; 0: any)")
+    parser.add_argument("--events", metavar="ENDPOINT", help="also publish what is stored and "
+                        "removed, over ZeroMQ (libzmq5), such as tcp://127.0.0.1:31995")
+    parser.add_argument("--texts", metavar="PATH", help="of --events: a socket that this program "
+                        "makes; clients on this host have the path in $PEERCACHE_EVENTS")
+    parser.add_argument("--backend", default="peercache", help="of --events: backend_id")
+    parser.add_argument("--known", type=int, default=1 << 20, help="of --events: pages that are "
+                        "known at most (default: 1048576)")
     options = parser.parse_args(words)
     try:
-        server = Server((options.bind, options.port), Directory(Session(options.socket)))
+        session = Session(options.socket)
+        server = Server((options.bind, options.port), Directory(session))
+        if options.events:
+            published = events.opened(session, options)
+            threading.Thread(target=published.run, daemon=True).start()
     except (OSError, OverflowError) as error:
         print(f"peercache-routers: {error}", file=sys.stderr)
         return 2

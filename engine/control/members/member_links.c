@@ -17,9 +17,6 @@
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 
-/* Dead members are dialled less often when there are more contacts than this. */
-#define MEMBER_REDIALS 128u
-
 /* ---- links of one member --------------------------------------------------------------------- */
 
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
@@ -38,8 +35,7 @@ void member_dial(struct control *control, struct member *member, bool seldom)
 {
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
-	unsigned many = control->members->table.contacts / MEMBER_REDIALS;
-	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
+	uint32_t max_ms = beat_ms * (seldom ? 20 : 4);
 	struct member_contact *contact;
 	struct member_texts texts;
 

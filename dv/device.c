@@ -439,6 +439,7 @@ static void device_free(struct dv_device *device)
 	pthread_mutex_destroy(&device->path_lock);
 	pthread_rwlock_destroy(&device->mrs_lock);
 	pthread_mutex_destroy(&device->known_lock);
+	pthread_mutex_destroy(&device->domains_lock);
 	free(device->known);
 	pthread_mutex_destroy(&device->look_lock);
 	free(device);
@@ -494,6 +495,7 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 	pthread_mutex_init(&device->path_lock, NULL);
 	pthread_rwlock_init(&device->mrs_lock, NULL);
 	pthread_mutex_init(&device->known_lock, NULL);
+	pthread_mutex_init(&device->domains_lock, NULL);
 	pthread_rwlock_init(&device->gate, NULL);
 	rc = device_open(device);
 	if (rc == -ENODEV && options->later) {

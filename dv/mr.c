@@ -94,9 +94,25 @@ static bool handle_take(struct dv_device *device, uint32_t handle)
 	return taken;
 }
 
-static bool handle_known(const struct dv_device *device, uint32_t handle)
+static bool handle_known(struct dv_device *device, uint32_t handle)
 {
-	return handle < device->known_end && device->known[handle / 8] & 1u << handle % 8;
+	bool known;
+
+	pthread_mutex_lock(&device->known_lock);
+	known = handle < device->known_end && device->known[handle / 8] & 1u << handle % 8;
+	pthread_mutex_unlock(&device->known_lock);
+	return known;
+}
+
+/* The first handle at which a search for those of other processes may end. */
+static uint32_t handles_end(struct dv_device *device)
+{
+	uint32_t end;
+
+	pthread_mutex_lock(&device->known_lock);
+	end = device->known_end + HANDLES_SWEPT;
+	pthread_mutex_unlock(&device->known_lock);
+	return end;
 }
 
 static void handle_give(struct dv_device *device, uint32_t handle)
@@ -112,7 +128,8 @@ void dv_verbs_mr_forget(struct dv_device *device)
 	pthread_mutex_lock(&device->known_lock);
 	if (device->known)
 		memset(device->known, 0, device->known_end / 8);
-	device->lent = device->lent_once = false;
+	dv_hint_store(&device->lent, 0);
+	dv_hint_store(&device->lent_once, 0);
 	pthread_mutex_unlock(&device->known_lock);
 }
 
@@ -243,11 +260,10 @@ int dv_verbs_lend(struct dv_device *device, int *ret_fd, uint32_t *ret_domain)
 	fd = fcntl(device->context->cmd_fd, F_DUPFD_CLOEXEC, 0);
 	rc = fd < 0 ? -errno : 0;
 	*ret_domain = device->pd->handle;
-	if (!device->lent_once)
+	if (!dv_hint_load(&device->lent_once))
 		domains_take(device);
-	pthread_mutex_lock(&device->known_lock);
-	device->lent = device->lent_once = true;
-	pthread_mutex_unlock(&device->known_lock);
+	dv_hint_store(&device->lent_once, 1);
+	dv_hint_store(&device->lent, 1);
 	dv_verbs_leave(device);
 	if (rc)
 		return dv_fail(rc, "lending %s: copying its descriptor: %m", device->name);
@@ -291,9 +307,10 @@ static uint64_t mr_address(const struct dv_device *device, uint32_t handle)
  */
 static bool domains_of_others(struct dv_device *device, bool end)
 {
+	uint32_t handles = handles_end(device);
 	bool found = false;
 
-	for (uint32_t handle = 0; handle < device->known_end + HANDLES_SWEPT; handle++) {
+	for (uint32_t handle = 0; handle < handles; handle++) {
 		struct ibv_pd *pd = handle_known(device, handle)
 					    ? NULL
 					    : ibv_import_pd(device->context, handle);
@@ -312,10 +329,14 @@ static int domains_check(struct dv_device *device)
 {
 	bool found = false;
 
-	pthread_mutex_lock(&device->known_lock);
-	if (device->lent)
-		device->lent = found = domains_of_others(device, false);
-	pthread_mutex_unlock(&device->known_lock);
+	pthread_mutex_lock(&device->domains_lock);
+	if (dv_hint_load(&device->lent)) {
+		dv_hint_store(&device->lent, 0);
+		found = domains_of_others(device, false);
+		if (found)
+			dv_hint_store(&device->lent, 1);
+	}
+	pthread_mutex_unlock(&device->domains_lock);
 	return found ? dv_fail(-EAGAIN, "a process has made a domain on %s: its memory is refused",
 			       device->name)
 		     : 0;
@@ -386,7 +407,7 @@ int dv_verbs_mr_sweep(struct dv_device *device)
 	if (!dv_verbs_enter(device))
 		return 0;
 	pthread_rwlock_wrlock(&device->mrs_lock);
-	end = device->known_end + HANDLES_SWEPT;
+	end = handles_end(device);
 	for (uint32_t handle = 0; handle < end; handle++) {
 		struct ibv_mr *mr;
 

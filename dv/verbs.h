@@ -75,12 +75,13 @@ struct dv_device {
 	uint32_t life;
 	/* held for reading while memory is registered, for writing by dv_mr_sweep() */
 	pthread_rwlock_t mrs_lock;
-	pthread_mutex_t known_lock; /* protects the fields below */
+	pthread_mutex_t known_lock; /* protects the two below; never held during a call */
 	/* a bit per handle of libibverbs: whether a dv_mr has it; NULL: none has one yet */
 	uint8_t *known;
 	uint32_t known_end; /* number of bits */
-	/* lent since the last look for domains of other processes; lent at all. Under known_lock */
-	bool lent, lent_once;
+	/* hints: lent since the last look for other processes' domains; lent since it was opened */
+	uint32_t lent, lent_once;
+	pthread_mutex_t domains_lock; /* held by the thread that looks for them */
 	/* result of dv_cut(); negative: the kernel still has the device's queues */
 	int cut_error;
 	void *doorbells; /* the thread domain's doorbell page, whose address the QPs report */

@@ -278,6 +278,7 @@ static struct {
 	bool long_wait;    /* each wait for the engine takes its whole time, but not in this test */
 	uint32_t waits;    /* number of waits for the engine, or of calls that have returned */
 	uint32_t released; /* 1 after the READ has written */
+	uint64_t end_ns;   /* when the engine's process was killed */
 } late;
 
 /* As the C library's; it sees the waits of wait_until_drained(), the only ones so long. */
@@ -319,6 +320,7 @@ static void *die_with_a_read_in_flight(void *context)
 	usleep(20000); /* so long the call waits, at least */
 	memset(late.at, 0xee, 5000);
 	shm_store_release(&late.released, 1);
+	late.end_ns = clock_monotonic_ns();
 	if (late.engine)
 		kill(late.engine, SIGKILL);
 	else
@@ -375,11 +377,12 @@ static void a_long_wait_is_reported_on_stderr(void **state)
 	close(log);
 }
 
-static void a_get_returns_when_the_engines_process_has_exited(void **state)
+/* Returns how long the get waited from then on. */
+static uint64_t engine_exits(uint32_t lent, uint32_t lent_ms)
 {
 	int before = fake.pidfd;
+	uint64_t waited_ns;
 
-	(void)state;
 	late.engine = fork();
 	if (late.engine == 0) {
 		/* Close the child's copies of all sockets: with them, a socket that the parent
@@ -393,10 +396,28 @@ static void a_get_returns_when_the_engines_process_has_exited(void **state)
 	replace_engine();
 	until_attached();
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
+	shm_store(&fake.status->lent, lent);
+	shm_store(&fake.status->lent_ms, lent_ms);
 	get_until_released();
+	waited_ns = clock_monotonic_ns() - late.end_ns;
+	shm_store(&fake.status->lent, 0);
 	assert_int_equal(waitpid(late.engine, NULL, 0), late.engine);
 	close(fake.pidfd);
 	LET(pidfd, before);
+	return waited_ns;
+}
+
+static void a_get_returns_when_the_engines_process_has_exited(void **state)
+{
+	(void)state;
+	(void)engine_exits(0, 3600000);
+}
+
+/* The kernel keeps the queues of an engine that has ended while a process has their device. */
+static void a_get_waits_longer_if_a_process_had_the_engines_nics(void **state)
+{
+	(void)state;
+	assert_true(engine_exits(1, 700) >= 700000000);
 }
 
 static void without_the_engines_pidfd_reads_go_through_staging(void **state)
@@ -448,6 +469,7 @@ int main(void)
 		RIG_TEST(a_get_returns_when_the_engine_has_drained_its_reads),
 		RIG_TEST(a_long_wait_is_reported_on_stderr),
 		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
+		RIG_TEST(a_get_waits_longer_if_a_process_had_the_engines_nics),
 		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
 	};
 

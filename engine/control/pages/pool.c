@@ -80,23 +80,45 @@ void pool_prefetch(const struct pool *pool, uint32_t place)
 
 /* ---- chunks and their size classes ----------------------------------------------------------- */
 
+/* Whether there are too many classes for the chunks for each size to have its own. */
+static bool classes_many(const struct pool *pool)
+{
+	return pool->classes == CLASSES_MAX || pool->classes >= pool->chunks / CLASS_CHUNKS;
+}
+
 /*
- * Returns the class of exactly that size. When CLASSES_MAX classes are open and none has that size,
- * returns the class of the next larger pages, at the cost of the unused rest of each slot.
+ * Returns the class of that size; NONE: there is none yet. With many classes, it is that of the
+ * next larger pages, if they waste little; when all are open, also if they waste much.
  */
 uint32_t class_serving(const struct pool *pool, uint32_t units)
 {
-	uint32_t best = NONE;
+	uint32_t most = units + units / CLASS_WASTE, best = NONE;
 
 	if (pool->class_by_units[units] != CLASS_NONE)
 		return pool->class_by_units[units];
-	if (pool->classes < CLASSES_MAX)
+	if (!classes_many(pool))
 		return NONE;
+	if (pool->classes == CLASSES_MAX)
+		most = UINT32_MAX;
 	for (uint32_t i = 0; i < CLASSES_MAX; i++)
-		if (pool->class[i].units >= units &&
-			(best == NONE || pool->class[i].units < pool->class[best].units))
+		if (pool->class[i].units >= units && pool->class[i].units <= most) {
+			most = pool->class[i].units;
 			best = i;
+		}
 	return best;
+}
+
+/*
+ * The page size of a class that is opened for pages of `units`: with many classes, it serves longer
+ * ones, too.
+ */
+static uint32_t class_units(const struct pool *pool, uint32_t units)
+{
+	uint32_t longer = units + units / CLASS_WASTE / 2;
+
+	if (!classes_many(pool))
+		return units;
+	return longer < pool->chunk_units ? longer : pool->chunk_units;
 }
 
 static uint32_t class_open(struct pool *pool, uint32_t units)
@@ -123,26 +145,19 @@ static void class_close(struct pool *pool, struct size_class *class)
 
 uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
 {
-	uint32_t class = class_serving(pool, units);
-	struct chunk *chunk;
+	uint8_t known = pool->class_by_units[units];
+	uint32_t class = known == CLASS_NONE ? class_open(pool, units) : known;
+	struct chunk *chunk = &pool->chunk[number];
 
-	if (class == NONE) {
-		if (pool->classes == CLASSES_MAX)
-			return NONE;
-		class = class_open(pool, units);
-	}
 	chunk_list_remove(pool, &pool->empty, number);
 	pool->empties--;
-	if (pool->reserved_units == units && pool->reserved)
-		pool->reserved--;
-	chunk = &pool->chunk[number];
 	*chunk = (struct chunk){.class = class,
 		.recycled = NONE,
 		.free = pool->class[class].slots,
 		.used_at = pool->published};
 	/* before a slot of the chunk is handed out */
 	if (pool->state)
-		shm_store(&pool->state_units[number], pool->class[class].units);
+		shm_store(&pool->state_units[number], units);
 	pool->class[class].chunks++;
 	pool->class[class].free += chunk->free;
 	chunk_list_add(pool, &pool->class[class].ready, number);
@@ -150,14 +165,19 @@ uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
 }
 
 /*
- * Gives a free chunk to the class of `units`, opening the class if needed. Returns the class; NONE:
- * no free chunk, or no further class.
+ * Gives a free chunk to the class that serves pages of `units`, opening it if needed. Returns the
+ * class; NONE: no free chunk, or no further class.
  */
 static uint32_t chunk_assign(struct pool *pool, uint32_t units)
 {
-	if (chunks_for(pool, units) == 0)
+	uint32_t class = class_serving(pool, units);
+
+	if (chunks_for(pool, units) == 0 || (class == NONE && pool->classes == CLASSES_MAX))
 		return NONE;
-	return chunk_assign_at(pool, pool->empty.first, units);
+	if (pool->reserved_units == units && pool->reserved)
+		pool->reserved--;
+	return chunk_assign_at(pool, pool->empty.first,
+		class == NONE ? class_units(pool, units) : pool->class[class].units);
 }
 
 /* Takes a free slot of the size class, which must have one, and returns its number. */

@@ -34,6 +34,12 @@
  * drain's
  */
 #define DRAIN_PATIENCE 64
+/*
+ * Each class keeps at least one chunk. With one class for so many chunks, a size without a class
+ * shares that of pages which are longer by 1/CLASS_WASTE at most.
+ */
+#define CLASS_CHUNKS 4
+#define CLASS_WASTE 4
 
 /* ---- slots, chunks and classes --------------------------------------------------------------- */
 
@@ -320,8 +326,8 @@ void limbo_enter(struct pool *pool, uint32_t slot);
 /* Returns the size class for pages of `units`; NONE: there is none at present. */
 uint32_t class_serving(const struct pool *pool, uint32_t units);
 /*
- * Gives a certain free chunk to the class of `units`, opening the class if needed. Returns the
- * class; NONE: no further class.
+ * Gives a certain free chunk to the class of exactly `units`, opening it if needed; there are fewer
+ * than CLASSES_MAX, or it is one of them. Returns the class.
  */
 uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
 

@@ -266,14 +266,34 @@ static void generations_survive_a_change_of_page_size(void **state)
 	pool_close(pool);
 }
 
-static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **state)
+/* Opens all classes of a pool of CLASSES_MAX + 1 chunks; returns the first size without one. */
+static uint32_t open_classes(
+	struct pool *pool, uint32_t first[CLASSES_MAX], uint32_t of_first[CLASSES_MAX])
+{
+	uint32_t exact = (CLASSES_MAX + 1) / 4, units = 2;
+
+	for (uint32_t i = 0; i < CLASSES_MAX; i++) {
+		first[i] = take(pool, units * PAGE_UNIT, 0, &of_first[i]);
+		if (i < exact) {
+			units += 2;
+			continue;
+		}
+		/* a class that is opened now serves sizes up to 1/8 longer */
+		assert_int_equal(pool_free(pool, units * PAGE_UNIT),
+			pool_free(pool, (units + units / 8) * PAGE_UNIT));
+		units += units / 8 + 1;
+	}
+	return units;
+}
+
+static void many_sizes_share_classes_of_little_longer_pages(void **state)
 {
 	struct pool_options options = {.rail = RAIL,
 		.bytes = (CLASSES_MAX + 1) * (uint64_t)PAGE_BYTES_MAX,
 		.numa_node = -1,
 		.limbo_ns = LIMBO_NS,
 		.clock_ns = pool_time};
-	uint32_t generation, place, first[CLASSES_MAX], of_first[CLASSES_MAX];
+	uint32_t generation, place, units, first[CLASSES_MAX], of_first[CLASSES_MAX];
 	struct pool *pool;
 
 	(void)state;
@@ -281,23 +301,39 @@ static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **st
 		print_message("skipped: needs %llu MiB\n", (unsigned long long)options.bytes / MIB);
 		skip();
 	}
-	/*
-	 * Opens classes of 2, 4, ... 128 units. The pool has a chunk for each class and one more.
-	 */
-	for (uint32_t i = 0; i < CLASSES_MAX; i++)
-		first[i] = take(pool, (i + 1) * 2 * PAGE_UNIT, 0, &of_first[i]);
+	units = open_classes(pool, first, of_first);
 	assert_int_equal(pool_free(pool, 5 * PAGE_UNIT), pool_free(pool, 6 * PAGE_UNIT));
 	place = take(pool, 5 * PAGE_UNIT, 0, &generation);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 6 * PAGE_UNIT), 0);
-	assert_int_equal(pool_free(pool, 129 * PAGE_UNIT), 0);
-	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, false, 1, NULL), 0);
-	assert_int_equal(take_at(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
+	/* no further class: a size shares also a class that wastes half of each slot */
+	assert_int_equal(pool_free(pool, PAGE_UNIT), pool_free(pool, 2 * PAGE_UNIT));
+	assert_int_equal(pool_free(pool, units * PAGE_UNIT), 0);
+	assert_int_equal(pool_victims(pool, units * PAGE_UNIT, false, 1, NULL), 0);
+	assert_int_equal(take_at(pool, units * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
 	/*
 	 * When a size class ends, because its last chunk is free, another page size can get a
 	 * class.
 	 */
 	assert_int_equal(return_at(pool, first[0], of_first[0], 0), 0);
-	take(pool, 129 * PAGE_UNIT, LIMBO_NS, &generation);
+	take(pool, units * PAGE_UNIT, LIMBO_NS, &generation);
+	pool_close(pool);
+}
+
+/* 49 sizes in a pool of 32 chunks: each has room, and chunks are left for more pages. */
+static void pages_of_49_sizes_take_few_chunks(void **state)
+{
+	struct pool *pool = pool_new(256 * MIB);
+	uint32_t generation, place, before = pool_free(pool, 64 * PAGE_UNIT);
+
+	(void)state;
+	for (uint32_t i = 0; i < 49; i++) {
+		uint32_t units = i * 30 % 49 + 1;
+
+		place = take(pool, units * PAGE_UNIT, 0, &generation);
+		assert_int_equal(
+			pool_publish(pool, place, generation, &key_a, units * PAGE_UNIT), 0);
+	}
+	assert_true(pool_free(pool, 64 * PAGE_UNIT) > before / 3);
 	pool_close(pool);
 }
 
@@ -373,7 +409,8 @@ int main(void)
 		cmocka_unit_test(slots_are_used_again_in_the_order_in_which_they_became_free),
 		cmocka_unit_test(an_empty_chunk_serves_any_size_at_once),
 		cmocka_unit_test(generations_survive_a_change_of_page_size),
-		cmocka_unit_test(without_a_free_class_a_new_size_shares_the_next_larger_one),
+		cmocka_unit_test(many_sizes_share_classes_of_little_longer_pages),
+		cmocka_unit_test(pages_of_49_sizes_take_few_chunks),
 		cmocka_unit_test(places_where_no_slot_starts_are_refused),
 		cmocka_unit_test(a_head_that_was_never_used_validates_nothing),
 		cmocka_unit_test(a_million_uses_of_a_slot_are_timed),

@@ -506,6 +506,9 @@ void set_step(struct pc_batch *b)
 		}
 	}
 	publish_step(b);
+	if (skipped) /* the chunk that is missing may have idle credits of this channel */
+		credit_return(
+			ch, ch->now_ns - REFUSED_NS, stock_size(ch, b->work[waiting[0]].bytes));
 	while (skipped)
 		page_requeue(b, waiting[--skipped]);
 	credit_ask(ch, b->deadline_ns);

@@ -35,8 +35,8 @@
  */
 #define DRAIN_PATIENCE 64
 /*
- * Each class keeps at least one chunk. With one class for so many chunks, a size without a class
- * shares that of pages which are longer by 1/CLASS_WASTE at most.
+ * Each class keeps at least one chunk. When there is a class for each CLASS_CHUNKS chunks, a size
+ * without one shares that of pages which are longer by 1/CLASS_WASTE at most.
  */
 #define CLASS_CHUNKS 4
 #define CLASS_WASTE 4

@@ -65,6 +65,19 @@ class Sized(harness.ClusterTest):
         self.assertEqual(sessions[1].counts()["corrupt"], 0)
         self.assertEqual(sessions[1].counts()["stale"], 0)
 
+    def test_a_longer_page_is_counted_by_the_next_get(self):
+        engines = self.start(1, pool_bytes="64MiB")
+        session = self.session(engines, 0)
+        self.store(session, "u", [8192])
+        out = ctypes.create_string_buffer(8192)
+        for room in (1, 8192):
+            session.get_sized("s", ["u-8192"], [ctypes.addressof(out)], room, 20000)
+
+        def counted():
+            return [engines.figure(0, f"get_{name}_pages_total") for name in ("usable", "local")]
+        harness.wait_for(lambda: counted()[1] == 1, 30, "the hit is counted")
+        self.assertEqual(counted(), [1, 1])
+
     def test_pages_on_disk(self):
         with tempfile.TemporaryDirectory(prefix="peercache-disk-") as folder:
             engines = self.start(2, pool_bytes="64MiB", disk=folder, settings=[

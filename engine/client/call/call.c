@@ -79,16 +79,29 @@ static uint64_t statistics_usable(const struct pc_batch *b, uint64_t hits)
 
 	if (hits == b->count)
 		return hits;
-	while (run < b->count && b->results[run] == PC_HIT)
-		run++;
+	for (uint32_t i = 0; i < b->count; i++) {
+		if (b->results[i] != PC_HIT && b->results[i] != PC_LONGER)
+			break;
+		run += b->results[i] == PC_HIT;
+	}
 	return run;
+}
+
+/* Pages of a sized get that were longer: the next get counts them. */
+static uint64_t statistics_longer(const struct pc_batch *b)
+{
+	uint64_t longer = 0;
+
+	for (uint32_t i = 0; b->lengths && i < b->count; i++)
+		longer += b->results[i] == PC_LONGER;
+	return longer;
 }
 
 /* Counts a batch that has ended, in the segment of the channel. */
 static void statistics_batch(const struct pc_batch *b)
 {
 	struct channel_statistics *s = b->channel->statistics;
-	uint64_t ns, hits = b->count;
+	uint64_t ns, pages = b->count - statistics_longer(b), hits = pages;
 	struct statistics_calls *calls;
 
 	if (!s || b->kind >= BATCH_PEEK)
@@ -105,7 +118,7 @@ static void statistics_batch(const struct pc_batch *b)
 		shm_count(&calls->result[result], b->missed[result]);
 	}
 	shm_count(&calls->batches, 1);
-	shm_count(&calls->pages, b->count);
+	shm_count(&calls->pages, pages);
 	shm_count(&calls->result[STATISTICS_HIT], hits);
 	shm_count(&calls->latency_ns_sum, ns);
 	shm_count(&calls->latency[latency_bucket(ns)], 1);

@@ -318,6 +318,8 @@ void channel_arm(struct pc_channel *ch)
 		at_ns = ch->now_ns + SLEEP_NS_MAX;
 		if (ch->due_ns < at_ns)
 			at_ns = ch->due_ns;
+		if (ch->waits[0] && !ch->writers) /* pages that the step has queued again */
+			at_ns = DESCRIPTOR_NOW;
 	}
 	descriptor_wake_at(ch, at_ns, ch->now_ns);
 }

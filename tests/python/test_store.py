@@ -515,6 +515,12 @@ class Hybrid(StoreTest):
             for wrong in (7, [None]):
                 self.assertEqual(call(SimpleNamespace(prefix_keys=wrong)), want)
         self.assertEqual(store.counts()["errors"], {"look-up of a prefix": 8})
+        for result, gap in ((0, False), (1, True), (2, True), (3, False), (4, False)):
+            with mock.patch.object(store, "_session") as session:
+                session.exists.side_effect = lambda _, asked, *more: [0] * 7 + [result]
+                session.set.side_effect = lambda _, asked, *more: [True] * len(asked)
+                store.batch_set_v1(tail, places, SimpleNamespace(prefix_keys=head))
+            self.assertEqual({call[0][7] for call in session.set.call_args_list}, {gap}, result)
 
     def test_all_restorable_prefix_lengths_are_returned(self):
         """SGLang's ranks agree on a length that each can restore. It may be no rank's longest."""

@@ -41,6 +41,8 @@ from peercache.pages import Pool, plain
 from peercache.places import PAGE_BYTES_MAX, places_of
 from peercache.stats import Stats
 
+HIT, MISS, STALE = 0, 1, 2  # of enum pc_result
+
 logger = logging.getLogger("peercache")
 KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
@@ -354,15 +356,18 @@ class PeerCacheStore(Guarded, HiCacheStorage):
             found = min(found, self._session.prefix(space, keys, self.config.exists_timeout_ms))
         return found
 
-    def _there(self, pool: Pool, keys: Sequence[str], storing: bool = False) -> list[bool]:
+    def _there(self, pool: Pool, keys: Sequence[str], storing: bool = False,
+               missing: Sequence[int] = ()) -> list[bool]:
         """True for each key whose page of this pool is stored, with all its shares.
 
-        storing: a set follows, so the engine is told of these pages before it makes room.
+        storing: a set follows, so the engine is told of these pages before it makes room. missing:
+        results that make it false, of enum pc_result; by default all but a hit.
         """
         there = [True] * len(keys)
         for space in [] if pool.logical else pool.spaces or [pool.flat]:
-            part = self._session.exists(space, keys, self.config.exists_timeout_ms, False, storing)
-            there = [a and b for a, b in zip(there, part)]
+            part = self._session.exists(space, keys, self.config.exists_timeout_ms, True, storing)
+            there = [a and (b not in missing if missing else b == HIT)
+                     for a, b in zip(there, part)]
         return there
 
     def _use_prefix(self, extra_info: Any, storing: bool = False) -> bool:
@@ -370,12 +375,12 @@ class PeerCacheStore(Guarded, HiCacheStorage):
 
         SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
         is of no use to others without it. SGLang names the head if
-        "hicache_storage_pass_prefix_keys" is set. Returns False if one of them is not there. No
-        error is raised.
+        "hicache_storage_pass_prefix_keys" is set. Returns False if one of them is missing; it is
+        not if its owner could not be asked. No error is raised.
         """
         try:
             keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
-            return not keys or all(self._there(self._pools[KV], keys, storing))
+            return not keys or all(self._there(self._pools[KV], keys, storing, (MISS, STALE)))
         except Exception as error:  # pylint: disable=broad-except
             self._failed("look-up of a prefix", error)
             return True

@@ -80,7 +80,15 @@ static bool epoch_set(struct epochs *e, uint32_t group, uint64_t epoch)
 
 	if ((group > EPOCH_GROUP_MAX && group != EPOCH_ALL) || epoch >> 32 >= EPOCH_COUNTER_MAX)
 		return false;
-	if (i > EPOCHS_MAX || (i < e->kept->count && epoch <= e->kept->epoch[i]))
+	if (i > EPOCHS_MAX) { /* another member may have other groups: all of them have this one */
+		if (epoch <= epoch_of(e, EPOCH_ALL))
+			return false;
+		log_warn(
+			"%u groups of namespaces were cleared before: a clear of another member is one of all pages of the cluster",
+			EPOCHS_MAX);
+		return epoch_set(e, EPOCH_ALL, epoch);
+	}
+	if (i < e->kept->count && epoch <= e->kept->epoch[i])
 		return false;
 	epoch_store(e->kept, i, group, epoch);
 	epoch_store(&e->control->status->epochs, i, group, epoch);
@@ -253,7 +261,7 @@ uint64_t epoch_raise_to(struct control *control, uint32_t group, uint64_t epoch)
 
 	if (epoch_set(e, group, epoch))
 		epochs_changed(e);
-	return epoch_of(e, group);
+	return epoch_of(e, epoch_find(e->kept, group) > EPOCHS_MAX ? EPOCH_ALL : group);
 }
 
 void epochs_say(const struct control *control, Pc__Hello *hello)

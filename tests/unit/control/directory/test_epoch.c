@@ -169,6 +169,9 @@ static void a_full_table_raises_all(void **state)
 	group = 5;
 	assert_int_equal(epoch_raise(&node[0].control, &group) >> 32, 2);
 	assert_int_equal(group, 5);
+	/* a member that had room for another group: its old pages are not found either */
+	assert_int_equal(epoch_raise_to(&node[0].control, EPOCHS_MAX + 7, 9ull << 32), 9ull << 32);
+	assert_int_equal(epoch_at(0, EPOCHS_MAX + 7).all, 9ull << 32);
 }
 
 static void epochs_out_of_range_are_not_taken(void **state)

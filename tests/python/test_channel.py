@@ -159,6 +159,47 @@ class Poll(ChannelTest):
         self.assertEqual(self.drain(channel, 1), {number: [True] * PAGES})
         self.assertTrue(pages.read())
 
+    def test_children_of_a_process_whose_threads_use_the_channel(self):
+        pages, channel, ended = self.stored("t"), Channel(self.sessions[0]), threading.Event()
+
+        def use():
+            while not ended.is_set():
+                channel.get("s", pages.keys, pages.to, BYTES, MS)
+                channel.poll()
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(100):
+                child = os.fork()
+                if not child:
+                    signal.alarm(60)
+                    for _ in range(20):
+                        channel.poll()
+                    channel.close()
+                    os._exit(0)
+                self.assertEqual(os.waitpid(child, 0)[1], 0)
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+
+    def test_numbers_of_other_packages(self):
+        class Number:
+            def __init__(self, value):
+                self.value = value
+
+            def __index__(self):
+                return self.value
+        pages = self.stored("i")
+        got = self.sessions[1].get("s", pages.keys, list(map(Number, pages.to)),
+                                   [Number(BYTES)] * PAGES, MS)
+        self.assertEqual(got, [True] * PAGES)
+        self.assertTrue(pages.read())
+        for sizes in (-1, [-1], [Number(1 << 64)]):
+            with self.assertRaises(TypeError):
+                self.sessions[1].get("s", ["i"], pages.to[:1], sizes, MS)
+
 
 class Aio(ChannelTest):
     def test_many_calls_at_once(self):
@@ -206,6 +247,26 @@ class Aio(ChannelTest):
             self.assertTrue(pages.read())
             return counted
         self.assertLess(asyncio.run(wait()), 40)
+
+    def interrupted(self, pages):
+        """A channel, and the coroutine of a get in flight whose event loop has ended."""
+        for _ in range(100):  # the get may be done at once
+            loop, channel = asyncio.new_event_loop(), aio.Channel(self.sessions[1])
+            task = loop.create_task(channel.get("s", pages.keys, pages.to, BYTES, MS))
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            loop.close()
+            if not task.done():
+                return channel, task.get_coro()
+        return self.fail("each get was done at once")
+
+    def test_a_loop_that_ends_leaves_no_memory_in_use(self):
+        pages = self.stored("l")
+        channel, coroutine = self.interrupted(pages)
+        coroutine.close()  # as the interpreter does when the task is freed
+        ctypes.memset(pages.into, 0, PAGES * BYTES)
+        harness.wait_for(channel._channel.poll, 30, "the call has ended")
+        self.assertEqual(pages.into.raw.count(0), PAGES * BYTES)
 
     def test_a_session_is_closed_after_its_channels(self):
         pages = self.stored("c")

@@ -48,8 +48,15 @@ static bool read_keys(struct call *c)
 
 static bool read_number(PyObject *number, uint64_t *ret_value)
 {
-	*ret_value = PyLong_AsUnsignedLongLong(number);
-	return *ret_value != UINT64_MAX || !PyErr_Occurred();
+	PyObject *index = PyNumber_Index(number); /* also of numbers of other packages */
+
+	*ret_value = index ? PyLong_AsUnsignedLongLong(index) : 0;
+	Py_XDECREF(index);
+	if (!PyErr_Occurred())
+		return true;
+	if (PyErr_ExceptionMatches(PyExc_OverflowError))
+		PyErr_SetString(PyExc_TypeError, "an address or a length is 0 to 2^64 - 1");
+	return false;
 }
 
 /*

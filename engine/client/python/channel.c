@@ -37,14 +37,35 @@ static void call_done(struct py_session *s, struct py_call *call)
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
+/*
+ * In a child of fork() another thread may have been inside the library, which must not be called
+ * for these calls any more. They end without their pages.
+ */
+static void calls_abandon(struct py_channel *ch)
+{
+	for (struct py_call *call = ch->first; call; call = call->next) {
+		if (!call->batch)
+			continue;
+		call->batch = NULL;
+		call->call.done = call->call.pages;
+		for (size_t i = 0; i < call->call.pages; i++) {
+			call->lane.result[i] = PC_GONE;
+			if (call->lane.bytes)
+				call->lane.bytes[i] = 0;
+		}
+	}
+}
+
 /* Called first by every method, with the interpreter's lock: as session_enter(). */
 static struct py_channel *channel_enter(PyObject *self)
 {
 	struct py_channel *ch = (struct py_channel *)self;
 
 	session_enter(ch->session);
-	if (ch->forks != ch->session->forks)
+	if (ch->forks != ch->session->forks) {
 		pthread_mutex_init(&ch->lock, NULL);
+		calls_abandon(ch);
+	}
 	ch->forks = ch->session->forks;
 	return ch;
 }
@@ -272,6 +293,20 @@ static bool put_done(PyObject *list, const struct py_call *call)
 	return rc == 0;
 }
 
+/* No memory for their results: the next poll() returns these calls. */
+static void put_back(struct py_channel *ch, struct py_call *done)
+{
+	struct py_call **at = &done;
+
+	while (*at)
+		at = &(*at)->next;
+	Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&ch->lock);
+	*at = ch->first;
+	ch->first = done;
+	pthread_mutex_unlock(&ch->lock);
+	Py_END_ALLOW_THREADS
+}
+
 static PyObject *channel_poll(PyObject *self, PyObject *nothing)
 {
 	struct py_channel *ch = (struct py_channel *)self;
@@ -283,15 +318,21 @@ static PyObject *channel_poll(PyObject *self, PyObject *nothing)
 	Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&ch->lock);
 	done = take_done(ch);
 	pthread_mutex_unlock(&ch->lock);
-	Py_END_ALLOW_THREADS while (done)
+	Py_END_ALLOW_THREADS for (struct py_call *call = done; call && list; call = call->next)
 	{
+		if (put_done(list, call))
+			continue;
+		Py_DECREF(list);
+		list = NULL;
+	}
+	if (!list) {
+		put_back(ch, done);
+		return NULL;
+	}
+	while (done) {
 		struct py_call *call = done;
 
 		done = call->next;
-		if (list && !put_done(list, call)) {
-			Py_DECREF(list);
-			list = NULL;
-		}
 		call_free(call);
 	}
 	return list;

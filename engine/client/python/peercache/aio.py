@@ -6,7 +6,7 @@
 
 One event loop uses a channel. Its descriptor is in the loop only while calls are in flight. The
 memory of a call is in use until the call is done: a coroutine that is cancelled ends when its call
-has ended, at its deadline at the latest.
+has ended, at its deadline at the latest. One whose event loop has ended closes the channel.
 """
 
 import asyncio
@@ -62,6 +62,10 @@ class Channel:
                 await asyncio.wait([done])
             except asyncio.CancelledError as error:
                 cancelled = error
+            except GeneratorExit:  # the event loop ended with this call in flight
+                self._closing = True
+                self._channel.close()  # the memory of the calls is free after it
+                raise
         if cancelled:
             raise cancelled
         return done.result()

@@ -2,7 +2,8 @@
 """vLLM and LMCache on the CPU, with their own connectors and PeerCache's MooncakeDistributedStore.
 
     test_mooncake_engines.py                    exit 77: PyPI has no vLLM or no LMCache
-    test_mooncake_engines.py vllm MODEL store|none  serves prompts; prints cached tokens and output
+    test_mooncake_engines.py vllm MODEL store|none|CONFIG  serves prompts; prints cached tokens and
+                                                           output
     test_mooncake_engines.py lmcache put|get with|without   chunks, with their metadata or without
 
 vLLM: a small Llama of tests/served/model.py. Only torch.cuda.Event is replaced, of which a CPU has
@@ -57,6 +58,10 @@ def vllm(model, mode):
     from vllm.config import KVTransferConfig
     connector = {"kv_transfer_config": KVTransferConfig(
         kv_connector="MooncakeStoreConnector", kv_role="kv_both")} if mode == "store" else {}
+    if mode.startswith("{"):  # of test_vllm.py
+        import test_vllm
+        test_vllm.work_on_a_cpu()
+        connector = {"kv_transfer_config": KVTransferConfig(**json.loads(mode))}
     llm = LLM(model=model, skip_tokenizer_init=True, block_size=BLOCK, seed=1,
               enforce_eager=True, max_model_len=2048, enable_prefix_caching=True, **connector)
     answers = []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's tiering classes over peercache.vllm, with the line of VLLM.md; scheduler side, on the CPU.
+"""vLLM over peercache.vllm, with the line of VLLM.md, on the CPU: its tiering classes, and a model.
+
+vLLM's worker for the tiers needs a GPU. Worker is in its place when the model is served: it copies
+blocks to vLLM's region and back.
 
     test_vllm.py                                  exit 77: PyPI has no vLLM
     test_vllm.py drive SPEC PIDS SOCKET SOCKET    the managers of two vLLM hosts, on two engines
@@ -13,9 +16,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
-from test_mooncake_engines import LMCACHE, PACKAGE, ROOT, VLLM, WITHOUT, environment, harness
+import test_mooncake_engines as engines_of
+from test_mooncake_engines import (BLOCK, LMCACHE, PACKAGE, PROMPTS, ROOT, VLLM, WITHOUT,
+                                   environment, harness)
 
 CHUNK, CHUNKS = 64 << 10, 8
 
@@ -88,6 +94,50 @@ class Host:
             told.append(found)
         self.manager.on_request_finished(request)
         return told
+
+
+def work_on_a_cpu():
+    """Puts a worker for a CPU in place of vLLM's."""
+    import torch
+    from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+    from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+    from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+    class Worker(OffloadingWorker):
+        def __init__(self, spec, kv_caches):
+            self.done = []
+            self.region = SharedOffloadRegion(
+                spec.config.engine_id, spec.num_chunks, 0, spec.kv_bytes_per_chunk,
+                spec.cpu_page_size_per_worker)
+            self.pairs = [
+                (cache.tensor.view(torch.int8).view(-1, cache.page_size_bytes),
+                 self.region.create_next_worker_view(cache.page_size_bytes))
+                for cache in kv_caches.tensors]
+
+        def copy(self, job_id, ids, forth):
+            for block, chunk in ids:
+                for blocks, chunks in self.pairs:
+                    if forth:
+                        chunks[chunk].copy_(blocks[block])
+                    else:
+                        blocks[block].copy_(chunks[chunk])
+            self.done.append(TransferResult(job_id, True, 0, 0.0))
+            return True
+
+        def submit_store(self, job_id, src_spec, dst_spec):
+            return self.copy(job_id, zip(src_spec.block_ids, dst_spec.chunk_ids), True)
+
+        def submit_load(self, job_id, src_spec, dst_spec):
+            return self.copy(job_id, zip(dst_spec.block_ids, src_spec.chunk_ids), False)
+
+        def get_finished(self):
+            done, self.done = self.done, []
+            return done
+
+        def wait(self, job_ids):
+            pass
+
+    TieringOffloadingSpec.get_worker = lambda spec, kv_caches: Worker(spec, kv_caches)
 
 
 def content(key):
@@ -167,17 +217,48 @@ def drive(spec, pids, *sockets):
     print("told", json.dumps(told), flush=True)
 
 
+def config_of_page():
+    """--kv-transfer-config of the page, and its words of the tier that name no host."""
+    with open(os.path.join(ROOT, "engine/client/python/VLLM.md"), encoding="utf-8") as file:
+        [text] = re.findall(r"--kv-transfer-config '(\{.*?\})'", file.read(), re.S)
+    config = json.loads(text)
+    [spec] = config["kv_connector_extra_config"]["secondary_tiers"]
+    return config, {name: spec[name] for name in ("type", "module_path")}
+
+
 class Tier(harness.ClusterTest):
     python = None
+    serve = engines_of.Engines.serve
+    environment = staticmethod(engines_of.Engines.environment)
+
+    def test_vllm_reads_what_another_host_has_computed(self):
+        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+            harness.run([self.python, os.path.join(ROOT, "tests/served/model.py"),
+                         folder + "/model", "mha", "1"], check=True)
+            engines = self.start(2, pool_bytes="256MiB", settings=["engine.unsealed_memory=yes"])
+            harness.wait_proven(engines)
+            config, spec = config_of_page()
+
+            def served(node, **more):
+                config["kv_connector_extra_config"].update(
+                    cpu_bytes_to_use=64 << 20, secondary_tiers=[{
+                        **spec, "engine_start": False, "engine_socket": engines.sockets[node],
+                        "timeout_ms": 20000, "exists_timeout_ms": 20000}])
+                return self.serve(folder, engines, node, json.dumps(config), **more)
+
+            nothing = [0] * len(PROMPTS)
+            cached, wanted = served(0, pages=sum(PROMPTS.values()) // BLOCK)
+            self.assertEqual(cached, nothing)
+            self.assertGreater(len(set(wanted[0][0] + wanted[0][1])), 16, "one token, repeated")
+            # also the last block, of which vLLM computes one token again
+            self.assertEqual(served(1), ([192, 1024], wanted))
+            self.assertEqual(self.serve(folder, engines, 1, "none"), (nothing, wanted))
+            engines.kill(0)  # it holds the pages
+            self.assertEqual(served(1), (nothing, wanted))
 
     def test_the_tiering_classes(self):
-        with open(os.path.join(ROOT, "engine/client/python/VLLM.md"), encoding="utf-8") as file:
-            text = file.read()
-        [config] = re.findall(r"--kv-transfer-config '(\{.*?\})'", text, re.S)
-        config = json.loads(config)["kv_connector_extra_config"]
-        self.assertEqual(config["spec_name"], "TieringOffloadingSpec")
-        [spec] = config["secondary_tiers"]
-        spec = {name: spec[name] for name in ("type", "module_path")}
+        config, spec = config_of_page()
+        self.assertEqual(config["kv_connector_extra_config"]["spec_name"], "TieringOffloadingSpec")
         engines = self.start(2, pool_bytes="64MiB", settings=["engine.unsealed_memory=yes"])
         harness.wait_proven(engines)
         done = harness.run(

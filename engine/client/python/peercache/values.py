@@ -142,13 +142,13 @@ def write(keys: Sequence[Any], ptrs: Sequence[int], sizes: Sequence[int]) -> Ste
     each = len(ptrs) // len(keys)
     rows = range(0, len(keys) * each, each)
     totals = sizes if each == 1 else [sum(sizes[at:at + each]) for at in rows]
-    own = [i for i, nbytes in enumerate(totals) if nbytes > PAGE_BYTES_MAX or nbytes == LIST.size]
+    own = {i for i, nbytes in enumerate(totals) if nbytes > PAGE_BYTES_MAX or nbytes == LIST.size}
     if not own:
         return (yield ("set", keys, ptrs, sizes))
     pages = [(ptrs[at:at + each], sizes[at:at + each]) for at in rows]
     some = [i for i in range(len(keys)) if i not in own]
     results = [INVALID] * len(keys)
-    for i in own:
+    for i in sorted(own):
         if totals[i] > PAGE_BYTES_MAX:
             if totals[i] <= VALUE_BYTES_MAX:
                 results[i] = yield from store(keys[i], *pages[i])

@@ -53,7 +53,7 @@ def main(program, few):
         if scenario in GONE:
             assert 0 <= report["gone_ms"] <= GONE[scenario], report
         if scenario == "rack":
-            assert report["agreed_ms"] <= 3900 and report["kbits"] <= 900, report
+            assert report["agreed_ms"] <= 3900 and report["kbits"] <= 700, report
             assert 0 < report["moved"] <= 6, report
     # restarts that meet a Hello: member_down() is called by the link that it must not free
     for scenario, seed in () if few else (("rolling", 4), ("churn", 5)):

@@ -33,7 +33,7 @@
 /* A probe without an answer is sent again on the same link after this part of dead_after_ms. */
 #define PROBE_AGAIN_PART 2u
 /* Members that are probed at a time, in turn; those that owe an answer do not count. */
-#define PROBE_TARGETS 3u
+#define PROBE_TARGETS 2u
 /* Removals of a member within this time of each other double the time of its trial. */
 #define TRIAL_MEMORY_NS (600ull * 1000000000)
 #define TRIAL_DOUBLINGS_MAX 6u

@@ -10,6 +10,8 @@ blocks to vLLM's region and back.
 The environment is that of test_mooncake_engines.py.
 """
 
+import glob
+import itertools
 import json
 import os
 import re
@@ -237,9 +239,13 @@ class Tier(harness.ClusterTest):
                          folder + "/model", "mha", "1"], check=True)
             engines = self.start(2, pool_bytes="256MiB", settings=["engine.unsealed_memory=yes"])
             harness.wait_proven(engines)
-            config, spec = config_of_page()
+            (config, spec), number = config_of_page(), itertools.count()
 
             def served(node, **more):
+                name = f"test-{os.getpid()}-{next(number)}"
+                self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(
+                    f"/dev/shm/vllm_offload_{name}*")])  # vLLM is killed
+                config["engine_id"] = name
                 config["kv_connector_extra_config"].update(
                     cpu_bytes_to_use=64 << 20, secondary_tiers=[{
                         **spec, "engine_start": False, "engine_socket": engines.sockets[node],

@@ -83,7 +83,16 @@ void pool_prefetch(const struct pool *pool, uint32_t place)
 /* Whether there are too many classes for the chunks for each size to have its own. */
 static bool classes_many(const struct pool *pool)
 {
-	return pool->classes == CLASSES_MAX || pool->classes >= pool->chunks / CLASS_CHUNKS;
+	return pool->classes >= CLASSES_EXACT || pool->classes >= pool->chunks / CLASS_CHUNKS;
+}
+
+/* The longest pages whose class leaves all but 1/`share` of the slots in a chunk that `units` has. */
+static uint32_t class_longest(const struct pool *pool, uint32_t units, uint32_t share)
+{
+	uint32_t slots = pool->chunk_units / units, longer = units + units / share;
+	uint32_t most = pool->chunk_units / (slots - slots / share);
+
+	return longer < most ? longer : most;
 }
 
 /*
@@ -92,14 +101,13 @@ static bool classes_many(const struct pool *pool)
  */
 uint32_t class_serving(const struct pool *pool, uint32_t units)
 {
-	uint32_t most = units + units / CLASS_WASTE, best = NONE;
+	uint32_t most, best = NONE;
 
 	if (pool->class_by_units[units] != CLASS_NONE)
 		return pool->class_by_units[units];
 	if (!classes_many(pool))
 		return NONE;
-	if (pool->classes == CLASSES_MAX)
-		most = UINT32_MAX;
+	most = pool->classes == CLASSES_MAX ? UINT32_MAX : class_longest(pool, units, CLASS_WASTE);
 	for (uint32_t i = 0; i < CLASSES_MAX; i++)
 		if (pool->class[i].units >= units && pool->class[i].units <= most) {
 			most = pool->class[i].units;
@@ -114,11 +122,7 @@ uint32_t class_serving(const struct pool *pool, uint32_t units)
  */
 static uint32_t class_units(const struct pool *pool, uint32_t units)
 {
-	uint32_t longer = units + units / CLASS_WASTE / 2;
-
-	if (!classes_many(pool))
-		return units;
-	return longer < pool->chunk_units ? longer : pool->chunk_units;
+	return classes_many(pool) ? class_longest(pool, units, 2 * CLASS_WASTE) : units;
 }
 
 static uint32_t class_open(struct pool *pool, uint32_t units)

@@ -379,25 +379,22 @@ static unsigned drain_pick(
 
 /*
  * Whether chunk `a` is a better choice to drain than `b`: fewer credits first; then the class with
- * the most chunks, or with the fewest if end_a_class, because then a class must be closed to open
- * another one; then the chunk unused for longest.
+ * the most chunks; then the chunk unused for longest.
  */
-static bool drain_better(
-	const struct pool *pool, const struct chunk *a, const struct chunk *b, bool end_a_class)
+static bool drain_better(const struct pool *pool, const struct chunk *a, const struct chunk *b)
 {
 	uint32_t chunks_a = pool->class[a->class].chunks, chunks_b = pool->class[b->class].chunks;
 
 	if (a->credits != b->credits)
 		return a->credits < b->credits;
 	if (chunks_a != chunks_b)
-		return end_a_class ? chunks_a < chunks_b : chunks_a > chunks_b;
+		return chunks_a > chunks_b;
 	return a->used_at < b->used_at;
 }
 
 /* Returns a chunk of another size class than `class` that is the best one to drain, or NONE. */
 static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 {
-	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
 	uint32_t best = NONE;
 
 	for (uint32_t i = 0; i < pool->chunks; i++) {
@@ -406,7 +403,7 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 		if (chunk->class == NONE || chunk->class == class || chunk->leaves_for ||
 			chunk->pages + chunk->limbo == 0)
 			continue;
-		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best], end_a_class))
+		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best]))
 			best = i;
 	}
 	return best;

@@ -40,6 +40,8 @@
  */
 #define CLASS_CHUNKS 4
 #define CLASS_WASTE 4
+/* sizes that may have a class of their own, so that CLASSES_MAX is enough for all others */
+#define CLASSES_EXACT 16u
 
 /* ---- slots, chunks and classes --------------------------------------------------------------- */
 

@@ -266,24 +266,14 @@ static void generations_survive_a_change_of_page_size(void **state)
 	pool_close(pool);
 }
 
-/* Opens all classes of a pool of CLASSES_MAX + 1 chunks; returns the first size without one. */
-static uint32_t open_classes(
-	struct pool *pool, uint32_t first[CLASSES_MAX], uint32_t of_first[CLASSES_MAX])
+/* The longest pages that the class for pages of `units`, which has a free slot, serves. */
+static uint32_t served_to(struct pool *pool, uint32_t units)
 {
-	uint32_t exact = (CLASSES_MAX + 1) / 4, units = 2;
+	uint32_t free = pool_free(pool, units * PAGE_UNIT), longer = units;
 
-	for (uint32_t i = 0; i < CLASSES_MAX; i++) {
-		first[i] = take(pool, units * PAGE_UNIT, 0, &of_first[i]);
-		if (i < exact) {
-			units += 2;
-			continue;
-		}
-		/* a class that is opened now serves sizes up to 1/8 longer */
-		assert_int_equal(pool_free(pool, units * PAGE_UNIT),
-			pool_free(pool, (units + units / 8) * PAGE_UNIT));
-		units += units / 8 + 1;
-	}
-	return units;
+	while (pool_free(pool, (longer + 1) * PAGE_UNIT) == free)
+		longer++;
+	return longer;
 }
 
 static void many_sizes_share_classes_of_little_longer_pages(void **state)
@@ -293,7 +283,7 @@ static void many_sizes_share_classes_of_little_longer_pages(void **state)
 		.numa_node = -1,
 		.limbo_ns = LIMBO_NS,
 		.clock_ns = pool_time};
-	uint32_t generation, place, units, first[CLASSES_MAX], of_first[CLASSES_MAX];
+	uint32_t generation, place, units, longest = PAGE_BYTES_MAX / PAGE_UNIT, to;
 	struct pool *pool;
 
 	(void)state;
@@ -301,21 +291,19 @@ static void many_sizes_share_classes_of_little_longer_pages(void **state)
 		print_message("skipped: needs %llu MiB\n", (unsigned long long)options.bytes / MIB);
 		skip();
 	}
-	units = open_classes(pool, first, of_first);
-	assert_int_equal(pool_free(pool, 5 * PAGE_UNIT), pool_free(pool, 6 * PAGE_UNIT));
-	place = take(pool, 5 * PAGE_UNIT, 0, &generation);
-	assert_int_equal(pool_publish(pool, place, generation, &key_a, 6 * PAGE_UNIT), 0);
-	/* no further class: a size shares also a class that wastes half of each slot */
-	assert_int_equal(pool_free(pool, PAGE_UNIT), pool_free(pool, 2 * PAGE_UNIT));
-	assert_int_equal(pool_free(pool, units * PAGE_UNIT), 0);
-	assert_int_equal(pool_victims(pool, units * PAGE_UNIT, false, 1, NULL), 0);
-	assert_int_equal(take_at(pool, units * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
-	/*
-	 * When a size class ends, because its last chunk is free, another page size can get a
-	 * class.
-	 */
-	assert_int_equal(return_at(pool, first[0], of_first[0], 0), 0);
-	take(pool, units * PAGE_UNIT, LIMBO_NS, &generation);
+	for (units = 0; units < 16; units++)
+		(void)take(pool, (longest - units) * PAGE_UNIT, 0, &generation);
+	units = 1;
+	for (uint32_t i = 16; i < CLASSES_MAX; i++, units = to + 1) {
+		place = take(pool, units * PAGE_UNIT, 0, &generation);
+		to = served_to(pool, units);
+		assert_in_range(to, units + units / 20, units + units / 8);
+		assert_int_equal(pool_publish(pool, place, generation, &key_a, to * PAGE_UNIT), 0);
+	}
+	/* no further class: that of much longer pages */
+	place = take(pool, units * PAGE_UNIT, 0, &generation);
+	units = longest - 15;
+	assert_int_equal(pool_publish(pool, place, generation, &key_a, units * PAGE_UNIT), 0);
 	pool_close(pool);
 }
 
@@ -333,6 +321,9 @@ static void pages_of_49_sizes_take_few_chunks(void **state)
 		assert_int_equal(
 			pool_publish(pool, place, generation, &key_a, units * PAGE_UNIT), 0);
 	}
+	/* the class of a page of half a chunk still has two slots in each */
+	(void)take(pool, 4 * MIB, 0, &generation);
+	assert_int_equal(pool_free(pool, 4 * MIB) % 2, 1);
 	assert_true(pool_free(pool, 64 * PAGE_UNIT) > before / 3);
 	pool_close(pool);
 }

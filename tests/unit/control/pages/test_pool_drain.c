@@ -181,23 +181,6 @@ static void a_class_evicts_the_pages_of_its_only_chunk_although_it_drains(void *
 	pool_close(pool);
 }
 
-/* Only a pool of more than 4 GiB has 65 chunks; what is not written takes no memory. */
-static void a_new_size_ends_the_smallest_class_when_there_are_no_more_classes(void **state)
-{
-	struct pool *pool = pool_new(5ull << 30);
-	struct pool_victim victim;
-	uint32_t units = 1;
-
-	(void)state;
-	/* with many classes, one that is opened serves sizes up to 1/8 longer */
-	for (uint32_t i = 0; i < CLASSES_MAX; i++, units += units / 8 + 1)
-		assert_true(page_new(pool, units * PAGE_UNIT, i + 1, NULL));
-	fill(pool, PAGE_UNIT * (units - 1));
-	assert_int_equal(pool_victims(pool, units * PAGE_UNIT, false, 1, &victim), 1);
-	assert_int_equal(victim.length, PAGE_UNIT);
-	pool_close(pool);
-}
-
 /* A client may keep a credit as long as it likes. */
 static void an_idle_chunk_with_a_credit_keeps_its_pages(void **state)
 {
@@ -325,8 +308,6 @@ int main(void)
 		cmocka_unit_test_setup(a_class_evicts_no_pages_of_its_draining_chunk, start),
 		cmocka_unit_test_setup(
 			a_class_evicts_the_pages_of_its_only_chunk_although_it_drains, start),
-		cmocka_unit_test_setup(
-			a_new_size_ends_the_smallest_class_when_there_are_no_more_classes, start),
 		cmocka_unit_test_setup(an_idle_chunk_with_a_credit_keeps_its_pages, start),
 		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
 		cmocka_unit_test_setup(

@@ -3,8 +3,7 @@
  * pc_match(): which hosts have the pages of a list of keys. It is an exists on a channel that has a
  * struct match (BATCH_MATCH): look.c takes nothing from the location cache, and of the owner that
  * has the key it notes all entries; a key whose first bucket is full is looked up in the second
- * one, too. The channel's copy of the members does not change meanwhile, so peer numbers name the
- * holders. Channel thread.
+ * one, too. Peer numbers name the holders; one that leaves meanwhile is none. Channel thread.
  */
 #include "engine/abi/map.h"
 #include "engine/client/attach/session.h"
@@ -58,8 +57,8 @@ static void match_rank(struct pc_match *ret, const struct pc_holder *h)
 	ret->holder[at] = *h;
 }
 
-/* Counts what each peer has, by the list. */
-static void match_count(const struct match *match, struct match_peer *peer)
+/* Counts what each of `peers` has, by the list. The map may have fewer than when it was noted. */
+static void match_count(const struct match *match, struct match_peer *peer, uint32_t peers)
 {
 	for (uint32_t i = 0; i < match->count; i++) {
 		const struct match_key *key = &match->key[i];
@@ -67,6 +66,8 @@ static void match_count(const struct match *match, struct match_peer *peer)
 		for (unsigned k = 0; k < key->holders; k++) {
 			struct match_peer *p = &peer[key->peer[k]];
 
+			if (key->peer[k] >= peers)
+				continue;
 			p->pages++;
 			p->prefix += p->prefix == i;
 			p->disk += key->disk >> k & 1;
@@ -98,8 +99,7 @@ static int match_holders(
 
 	if (!peer)
 		return error_set(-ENOMEM, "out of memory for a match");
-	if (peers)
-		match_count(match, peer);
+	match_count(match, peer, peers);
 	for (uint32_t i = 0; i < peers; i++) {
 		uint32_t ref = ch->map->member[i].ref;
 		struct pc_holder h = {.ref = ref,
@@ -108,7 +108,7 @@ static int match_holders(
 			.pages = peer[i].pages,
 			.pages_on_disk = peer[i].disk};
 
-		if (!h.pages)
+		if (!h.pages || !ref) /* it has left meanwhile */
 			continue;
 		ret->holders_all++;
 		match_rank(ret, &h);

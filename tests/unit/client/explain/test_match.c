@@ -154,6 +154,28 @@ static void keys_whose_owner_cannot_be_asked_are_unknown(void **state)
 	assert_int_equal(match.holders, 0);
 }
 
+/* The members A and B, a holder, leave while the match runs; the channel learns it by an answer. */
+static uint32_t others_leave(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)rail;
+	(void)op;
+	fake_map(f, 1, 1, false);
+	return OP_PEER_DOWN;
+}
+
+static void a_holder_that_left_meanwhile_is_none(void **state)
+{
+	(void)state;
+	list("left");
+	for (unsigned i = 0; i < KEYS; i++)
+		also(names[i], FAKE_NODES, FAKE_B, place_make(0, 1));
+	LET(on_op, others_leave);
+	ask();
+	LET(on_op, NULL);
+	assert_int_equal(match.holders, 0);
+	fake_map(&fake, FAKE_NODES, 2, false);
+}
+
 static void without_an_engine_all_keys_are_unknown(void **state)
 {
 	(void)state;
@@ -188,6 +210,7 @@ int main(void)
 		RIG_TEST(a_full_bucket_is_no_end_of_the_holders),
 		RIG_TEST(a_page_on_disk_counts_and_one_that_left_this_host_does_not),
 		RIG_TEST(keys_whose_owner_cannot_be_asked_are_unknown),
+		RIG_TEST(a_holder_that_left_meanwhile_is_none),
 		RIG_TEST(without_an_engine_all_keys_are_unknown),
 		RIG_TEST(wrong_arguments_are_refused),
 	};

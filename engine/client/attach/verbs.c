@@ -224,6 +224,10 @@ static int lend(struct client_session *session, const struct memory *m, unsigned
 	unsigned device = rail == 0;
 	int rc = session_ask(session, &call);
 
+	if (rc == -ETIMEDOUT) { /* the reply, which has descriptors, must not wait in the socket */
+		shm_store(&session->dead, 1);
+		shutdown(session->fd, SHUT_RDWR);
+	}
 	if (rc)
 		return rc;
 	*job = (struct job){.session = session, .memory = m, .fd = -1, .domain = (uint32_t)call.a};

@@ -38,6 +38,9 @@
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/net/net.h"
 
+#define PROCESS_EXITING                                                                            \
+	4u /* PF_EXITING of the kernel, in /proc/PID/stat: before files are closed */
+
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
 /* Whether the NIC of this MR does not know the registration: its device was opened anew since. */
@@ -690,6 +693,23 @@ static void sweep_done(struct work *work)
 	sweep_start(clients);
 }
 
+/* Whether the process is exiting, so that the kernel closes what it has in any order; or unknown. */
+static bool process_exits(const struct session *s)
+{
+	char path[32], text[512] = "", *at;
+	unsigned flags = PROCESS_EXITING;
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)s->pid);
+	fd = s->pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0)
+		return true;
+	if (read(fd, text, sizeof(text) - 1) > 0 && (at = strrchr(text, ')')))
+		(void)sscanf(at, ") %*c %*d %*d %*d %*d %*d %u", &flags);
+	close(fd);
+	return flags & PROCESS_EXITING;
+}
+
 bool region_lend_returned(const struct session *s)
 {
 	struct pollfd exited = {.fd = s->pidfd, .events = POLLIN};
@@ -701,8 +721,11 @@ bool region_lend_returned(const struct session *s)
 		if (r && r->session == s && r->key && r->state == REGION_REGISTERING)
 			return false; /* region_registered() ends the loan */
 	}
-	/* the kernel may close `loan` of an ending process before a device; else a request asks */
-	return n > 0 || (n == 0 && (!s->ending || poll(&exited, 1, 0) > 0));
+	/*
+	 * The kernel may close `loan` of an exiting process before a device. Else a request asks, or
+	 * the process has never taken the reply.
+	 */
+	return n > 0 || (n == 0 && (!s->ending || !process_exits(s) || poll(&exited, 1, 0) > 0));
 }
 
 void region_lend_end(struct session *s, bool sweep)

@@ -171,8 +171,14 @@ static void a_loan_that_is_closed_without_a_byte_proves_nothing(void **state)
 	int fd = attached(), loan = lent(fd);
 	struct session *s = control.clients->session[0];
 	int pidfd = s->pidfd, gone = eventfd(1, EFD_CLOEXEC);
+	pid_t exits = fork();
+	siginfo_t info;
 
 	(void)state;
+	if (exits == 0)
+		_exit(0);
+	assert_int_equal(waitid(P_PID, (id_t)exits, &info, WEXITED | WNOWAIT), 0);
+	s->pid = exits; /* as a process whose files are being closed */
 	close(fd);
 	close(loan);
 	pump();
@@ -180,6 +186,7 @@ static void a_loan_that_is_closed_without_a_byte_proves_nothing(void **state)
 	s->pidfd = gone; /* readable, as that of a process that has ended */
 	pump_until_sessions(0);
 	assert_int_equal(control.clients->lent, 0);
+	assert_int_equal(waitpid(exits, NULL, 0), exits);
 	close(pidfd);
 	swept(1);
 }
@@ -207,6 +214,22 @@ static void a_session_whose_channels_wait_gives_back_first(void **state)
 	swept(1);
 }
 
+/* As that of a process that stopped waiting for the answer: it lives on. */
+static void a_loan_whose_reply_was_never_taken_is_none(void **state)
+{
+	struct attach_request request = request_of(ATTACH_LEND, 0, 4096);
+	int fd = attached();
+
+	(void)state;
+	assert_int_equal(send(fd, &request, sizeof(request), 0), sizeof(request));
+	pump();
+	pump();
+	assert_int_equal(control.clients->lent, 1);
+	close(fd);
+	pump_until_sessions(0);
+	assert_int_equal(control.clients->lent, 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -218,6 +241,7 @@ int main(void)
 		CASE(a_session_that_ended_gives_back_by_a_byte),
 		CASE(a_loan_that_is_closed_without_a_byte_proves_nothing),
 		CASE(a_session_whose_channels_wait_gives_back_first),
+		CASE(a_loan_whose_reply_was_never_taken_is_none),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

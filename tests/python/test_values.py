@@ -82,6 +82,9 @@ class Values(EnginesTest):
             self.assertEqual(here.get_into(key, to, short), -600)
         self.assertEqual(here.batch_get_into_multi_buffers([key], [[to]], [[LONG + 1]]), [-800])
         self.assertEqual(here.put_from("too long", to, values.VALUE_BYTES_MAX + 1), -600)
+        for nbytes in (values.LIST.size, LONG):  # no address
+            self.assertLess(here.put_from("null", 0, nbytes), 0)
+        self.assertLess(here.get_into(key, 0, LONG), 0)
         self.assertEqual((there.remove(key), here.get_size(key)), (0, -704))
 
     def test_short_and_long_values_in_one_call(self):

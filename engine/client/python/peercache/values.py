@@ -130,10 +130,12 @@ def store(key: Any, ptrs: Sequence[int], sizes: Sequence[int]) -> Steps:
     if not any(results):
         listed = ctypes.create_string_buffer(LIST.pack(MAGIC, nbytes, number), LIST.size)
         results = yield ("set", [key], [ctypes.addressof(listed)], LIST.size)
-        [(_, stored)] = yield from lists([key])
-        if stored == names:
+        [(length, stored)] = yield from lists([key])
+        if stored == names or not (length or any(results)):  # its list cannot be read just now
             return HIT
-    yield ("remove", names)  # or another process has stored the value meanwhile
+        if not any(results):  # another process has stored a value meanwhile
+            results = [HIT if length == nbytes else INVALID]
+    yield ("remove", names)
     return max(results)
 
 
@@ -150,9 +152,10 @@ def write(keys: Sequence[Any], ptrs: Sequence[int], sizes: Sequence[int]) -> Ste
     results = [INVALID] * len(keys)
     for i in sorted(own):
         if totals[i] > PAGE_BYTES_MAX:
-            if totals[i] <= VALUE_BYTES_MAX:
+            if totals[i] <= VALUE_BYTES_MAX and 0 not in pages[i][0]:
                 results[i] = yield from store(keys[i], *pages[i])
-        elif not b"".join(map(ctypes.string_at, *pages[i])).startswith(MAGIC):  # reserved
+        elif 0 in pages[i][0] or \
+                not b"".join(map(ctypes.string_at, *pages[i])).startswith(MAGIC):  # reserved
             some.append(i)
     found = yield from move("set", [keys[i] for i in some], [pages[i] for i in some])
     for i, result in zip(some, found):
@@ -163,7 +166,7 @@ def write(keys: Sequence[Any], ptrs: Sequence[int], sizes: Sequence[int]) -> Ste
 def read_one(key: Any, ptrs: Sequence[int], sizes: Sequence[int]) -> Steps:
     """read() of one key whose value may be a list, or whose room is longer than a page."""
     [(length, names)] = yield from lists([key])
-    if not length or length > sum(sizes):
+    if not length or length > sum(sizes) or 0 in ptrs:
         return -length
     pieces = cut(ptrs, sizes, length, PART_BYTES if names else PAGE_BYTES_MAX)
     results = yield from move("get", names or [key], pieces)

@@ -38,8 +38,7 @@
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/net/net.h"
 
-#define PROCESS_EXITING                                                                            \
-	4u /* PF_EXITING of the kernel, in /proc/PID/stat: before files are closed */
+#define PROCESS_EXITING 4u /* PF_EXITING in /proc/PID/stat */
 
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
@@ -693,11 +692,11 @@ static void sweep_done(struct work *work)
 	sweep_start(clients);
 }
 
-/* Whether the process is exiting, so that the kernel closes what it has in any order; or unknown. */
+/* Whether the kernel may be closing what the process has, in any order. */
 static bool process_exits(const struct session *s)
 {
 	char path[32], text[512] = "", *at;
-	unsigned flags = PROCESS_EXITING;
+	unsigned flags = PROCESS_EXITING; /* if unknown */
 	int fd;
 
 	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)s->pid);
@@ -721,10 +720,7 @@ bool region_lend_returned(const struct session *s)
 		if (r && r->session == s && r->key && r->state == REGION_REGISTERING)
 			return false; /* region_registered() ends the loan */
 	}
-	/*
-	 * The kernel may close `loan` of an exiting process before a device. Else a request asks, or
-	 * the process has never taken the reply.
-	 */
+	/* its end without a byte: a request asks, or the process has never taken the reply */
 	return n > 0 || (n == 0 && (!s->ending || !process_exits(s) || poll(&exited, 1, 0) > 0));
 }
 

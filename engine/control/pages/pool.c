@@ -86,7 +86,7 @@ static bool classes_many(const struct pool *pool)
 	return pool->classes >= CLASSES_EXACT || pool->classes >= pool->chunks / CLASS_CHUNKS;
 }
 
-/* The longest pages whose class leaves all but 1/`share` of the slots in a chunk that `units` has. */
+/* The longest pages whose class has all but 1/`share` of the slots in a chunk of one of `units`. */
 static uint32_t class_longest(const struct pool *pool, uint32_t units, uint32_t share)
 {
 	uint32_t slots = pool->chunk_units / units, longer = units + units / share;

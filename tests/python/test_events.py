@@ -3,6 +3,7 @@
 
 import argparse
 import ctypes
+import errno
 import os
 import struct
 import sys
@@ -162,6 +163,19 @@ class EventsTest(harness.ClusterTest):
         watched.pages[("a|b", b"soon")] = time.monotonic()
         self.assertEqual(self.turn(watched), [])
         self.assertEqual(list(watched.pages), [("a|b", b"soon")])
+
+    def test_a_look_up_that_fails_loses_no_page(self):
+        watched, session = self.opened(), self.session
+        for space in ("down", "wrong", "good"):
+            self.put(["key"], space)
+
+        def match(space, *more):
+            if space != "good":
+                raise OSError(errno.ENOTCONN, space) if space == "down" else ValueError(space)
+            return session.match(space, *more)
+        watched.session = argparse.Namespace(match=match)
+        self.assertEqual([event[1:] for event in self.turn(watched)], [("stored", "key")])
+        self.assertEqual({page[0] for page in watched.pages}, {"down", "good"})
 
     def test_datagrams_of_any_bytes_harm_nothing(self):
         watched = self.opened()

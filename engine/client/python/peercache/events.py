@@ -79,6 +79,10 @@ def texts_of(datagram: bytes) -> Iterator[bytes]:
         at += 2 + length
 
 
+def told(error: Exception) -> None:
+    print(f"peercache-routers: events: {error}", file=sys.stderr, flush=True)
+
+
 class Events:
     """The pages that are known, and what is published of them."""
 
@@ -146,7 +150,14 @@ class Events:
         for page, new in turn:
             by_space[page[0]].append((page, new))
         for space, pages in by_space.items():
-            results = self.session.match(space, [page[1] for page, _ in pages], 1000, True)[4]
+            try:
+                results = self.session.match(space, [page[1] for page, _ in pages], 1000, True)[4]
+            except (OSError, ValueError) as error:
+                told(error)
+                # no page can have a wrong name; the others are looked up again
+                if getattr(error, "errno", errno.EINVAL) != errno.EINVAL:
+                    self.pages.update(pages)
+                continue
             for (page, new), result in zip(pages, results):
                 if result == HIT and new:
                     self.event("stored", page)
@@ -166,7 +177,7 @@ class Events:
                 self.look()
                 self.flush()
             except OSError as error:
-                print(f"peercache-routers: events: {error}", file=sys.stderr, flush=True)
+                told(error)
             time.sleep(max(0.01, TURN_S - (time.monotonic() - started)))
 
 

@@ -9,6 +9,7 @@ ended in one that waits for event_fd(); no thread is made here. The memory of a 
 in use until drain_completions() has returned its number.
 """
 
+import contextlib
 import logging
 import os
 import select
@@ -133,12 +134,16 @@ class Client(Guarded):
         """(number, all keys done, why not, which) of each call that has ended. Does not wait."""
         with self._turn:
             if self._channel:
-                if self._ended:
+                with contextlib.suppress(BlockingIOError):  # the channel's turn
                     os.eventfd_read(self._wake)
                 for number, results in self._channel.poll():
                     self._go_on(*self._calls.pop(number), results)
             ended, self._ended = self._ended, []
             return ended
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._turn = threading.Lock()
 
     def close(self) -> None:
         """Ends the calls in flight, at their deadlines at the latest, and detaches."""

@@ -7,9 +7,11 @@ clients of an engine READ the directory.
 """
 
 import argparse
+import contextlib
 import http.server
 import json
 import re
+import socket
 import sys
 import threading
 import time
@@ -21,7 +23,8 @@ from peercache import Session, events
 KEYS_MAX = 65536  # of one question (PC_BATCH_MAX)
 BODY_MAX = 8 << 20  # bytes of one question
 AT_ONCE = 64  # connections that are served; others wait in the kernel
-REQUEST_S = 5.0  # for a request to come in
+REQUEST_S = 5.0  # for a part of a request to come in
+CONNECTION_S = 10.0  # for all of it, and its answer
 MATCH_MS = 500  # for an answer of the directory
 NAMES_S = 1.0  # between two looks at the members for a name that is not known
 
@@ -138,13 +141,27 @@ class Server(http.server.ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.room.acquire()
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread
+            self.room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        late = threading.Timer(CONNECTION_S, self.cut, [request])
+        late.daemon = True
         try:
+            late.start()
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self.room.release()
+
+    @staticmethod
+    def cut(request: Any) -> None:
+        """Ends a connection whose client sends little by little, or takes no answer."""
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone is no event."""

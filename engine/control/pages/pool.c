@@ -83,7 +83,11 @@ void pool_prefetch(const struct pool *pool, uint32_t place)
 /* Whether there are too many classes for the chunks for each size to have its own. */
 static bool classes_many(const struct pool *pool)
 {
-	return pool->classes >= CLASSES_EXACT || pool->classes >= pool->chunks / CLASS_CHUNKS;
+	uint32_t exact = pool->chunks / CLASS_CHUNKS;
+
+	if (exact < CLASSES_FEW)
+		exact = CLASSES_FEW;
+	return pool->classes >= (exact < CLASSES_EXACT ? exact : CLASSES_EXACT);
 }
 
 /* The longest pages whose class has all but 1/`share` of the slots in a chunk of one of `units`. */
@@ -122,6 +126,10 @@ uint32_t class_serving(const struct pool *pool, uint32_t units)
  */
 static uint32_t class_units(const struct pool *pool, uint32_t units)
 {
+	/* the last class serves all sizes, so that none is without one when all are open */
+	if (pool->classes == CLASSES_MAX - 1 &&
+		pool->class_by_units[pool->chunk_units] == CLASS_NONE)
+		return pool->chunk_units;
 	return classes_many(pool) ? class_longest(pool, units, 2 * CLASS_WASTE) : units;
 }
 

@@ -40,7 +40,8 @@
  */
 #define CLASS_CHUNKS 4
 #define CLASS_WASTE 4
-/* sizes that may have a class of their own, so that CLASSES_MAX is enough for all others */
+/* sizes that may have classes of their own: at least; at most, so that others fit CLASSES_MAX */
+#define CLASSES_FEW 4u
 #define CLASSES_EXACT 16u
 
 /* ---- slots, chunks and classes --------------------------------------------------------------- */

@@ -307,6 +307,26 @@ static void many_sizes_share_classes_of_little_longer_pages(void **state)
 	pool_close(pool);
 }
 
+/* Sizes that come from the longest on need more classes than those that come from the shortest. */
+static void the_last_class_serves_all_sizes(void **state)
+{
+	struct pool *pool = pool_new(70ull * PAGE_BYTES_MAX);
+	uint32_t chunk = PAGE_BYTES_MAX / PAGE_UNIT, generation, opened = 0;
+
+	(void)state;
+	for (uint32_t units = 7000; units; units--) {
+		uint32_t chunks = pool_free(pool, chunk * PAGE_UNIT);
+
+		if (pool_free(pool, units * PAGE_UNIT) != chunks * (chunk / units))
+			continue; /* a class serves it */
+		(void)take(pool, units * PAGE_UNIT, 0, &generation);
+		opened++;
+	}
+	assert_in_range(opened, CLASSES_MAX, CLASSES_MAX + 6);
+	(void)take(pool, chunk / 2 * PAGE_UNIT, 0, &generation);
+	pool_close(pool);
+}
+
 /* 49 sizes in a pool of 32 chunks: each has room, and chunks are left for more pages. */
 static void pages_of_49_sizes_take_few_chunks(void **state)
 {
@@ -401,6 +421,7 @@ int main(void)
 		cmocka_unit_test(an_empty_chunk_serves_any_size_at_once),
 		cmocka_unit_test(generations_survive_a_change_of_page_size),
 		cmocka_unit_test(many_sizes_share_classes_of_little_longer_pages),
+		cmocka_unit_test(the_last_class_serves_all_sizes),
 		cmocka_unit_test(pages_of_49_sizes_take_few_chunks),
 		cmocka_unit_test(places_where_no_slot_starts_are_refused),
 		cmocka_unit_test(a_head_that_was_never_used_validates_nothing),

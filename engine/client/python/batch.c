@@ -55,7 +55,8 @@ static bool read_number(PyObject *number, uint64_t *ret_value)
 	if (!PyErr_Occurred())
 		return true;
 	if (PyErr_ExceptionMatches(PyExc_OverflowError))
-		PyErr_SetString(PyExc_TypeError, "an address or a length is 0 to 2^64 - 1");
+		PyErr_SetString(
+			PyExc_TypeError, "an address or a length is negative, or above 2^64 - 1");
 	return false;
 }
 

@@ -3,7 +3,7 @@
  * Epochs: what a clear of the cluster raises. Each group of namespaces has one, and all groups
  * together have one more. Both are hashed into the page key, so a client that has read the present
  * ones finds no page of before. The control plane writes them into the status segment; the higher
- * of two epochs is the newer one on every host (control/members/epochs.c).
+ * of two epochs is the newer one on every host (control/directory/epochs.c).
  *
  * An epoch is a counter in the upper half and, in the lower half, the ref of the engine that raised
  * it, so no two engines raise to the same one. 0: never raised.

@@ -279,7 +279,7 @@ struct ctl_done {
 		uint32_t pages;
 	};
 	/* CTL_CREDIT: generation of the slots; CTL_PROMOTE: of the slot; with OP_HIT: 0 for a page
-	 * that is on disk, not in memory */
+	 * that is on disk, not in memory. CTL_CLEAR has numbers in `place` and here: see clear.c */
 	uint32_t generation;
 	/* CTL_CREDIT: page length that the request named, bytes; CTL_PROMOTE, OP_INVALID: of the
 	 * page, or 0 */

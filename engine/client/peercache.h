@@ -372,9 +372,10 @@ PC_API int pc_clear(
 
 /*
  * From here on no host of the cluster finds a page of the group that was stored before, also after
- * a crash, and also one that is away now: it learns of the clear before it serves its clients.
- * NULL: all groups. Their memory is used again in the seconds after the call. A batch at the same
- * time has no order with it.
+ * a crash, and also one that is down now: it learns of the clear before it serves clients again.
+ * One that is cut off, but runs, is not counted, and its own clients find old pages until it can be
+ * reached. NULL: all groups. Their memory is used again in the seconds after the call. A batch at
+ * the same time has no order with it.
  *
  * Returns 0: all hosts of the cluster have taken it. *ret_hosts: how many; NULL is allowed. Errors:
  * -EHOSTUNREACH: some have not in time, and take it when they can be reached; until then their own

@@ -50,7 +50,7 @@ enum page_phase {
 	 * room */
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
-	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
+	PAGE_REMOVE,  /* remove, clear: waits for room in the ctl ring */
 	/* get, exists: no owner knows the page, or it is on a disk; waits for room in the ctl ring,
 	 * to have this host's disk searched, or the page read from that disk. Also the question of
 	 * a BATCH_PEEK to the engine of this host */

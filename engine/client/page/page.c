@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What becomes of a page when it is known how a step of it ended: it is done, or it is queued for
- * its next step. The files of the steps (look.c, get.c, set.c, ctl.c) call these functions with the
- * outcome; batch.c starts the steps of what is queued. A page of this host is copied here, because
- * that needs no waiting. Stale entries, damaged and used pages are reported to the control plane
- * here. Channel thread. The phases:
+ * its next step. The files of the steps (look.c, head.c, answer.c, fetch.c, set.c, ctl.c) call
+ * these functions with the outcome; call.c starts the steps of what is queued. A page of this host
+ * is copied here, because that needs no waiting. Stale entries, damaged and used pages are reported
+ * to the control plane here. Channel thread. The phases:
  *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> RUN (or FETCH) ~> DONE,
@@ -177,7 +177,7 @@ __attribute__((noinline)) static void notice_wanted(
  * (local_get()). Of a page of another member only its rail has read the head, and under a lease not
  * even that, so the head is READ now:
  *
- *   READ of the page ~> hit, and it is due --> READ of the head (look.c) ~> same CRC: hit
+ *   READ of the page ~> hit, and it is due --> READ of the head (head.c) ~> same CRC: hit
  *                                                                           else: next location
  *
  * The head of one (place, generation) never changes while the page is there, so the CRC is that of

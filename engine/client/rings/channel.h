@@ -25,7 +25,7 @@ struct opened;
 struct pc_batch;
 struct stock;
 
-/* The members of the cluster map; see directory.h. */
+/* The members of the cluster map; see lookup/map.c. */
 struct map_copy {
 	struct map_member *member; /* by peer number; ref 0: none */
 	uint32_t peers, members, room;

@@ -57,7 +57,7 @@ static uint32_t stripe_shortest(
 		const struct channel_rail *rail = &ch->rail[r];
 
 		least = rail->bytes < least ? rail->bytes : least;
-		if (rail->bytes < shortest && rails >> r & 1 && stripe_credit(rail, s)) {
+		if (rail->bytes < shortest && rails >> r & 1 && stripe_has_room(rail, s)) {
 			best = r;
 			shortest = rail->bytes;
 		}
@@ -92,7 +92,7 @@ __attribute__((noinline)) uint32_t stripe_weighed(
 	const struct channel_rail *h = &ch->rail[home];
 
 	if (best == CLIENT_NONE || best == home || !((rails & ~out) >> home & 1) ||
-		!stripe_credit(h, s) || ch->rail[best].bytes + stripe_lead(s) < h->bytes)
+		!stripe_has_room(h, s) || ch->rail[best].bytes + stripe_lead(s) < h->bytes)
 		return best;
 	return submit_room(ch, home, s->slots) ? home : best;
 }

@@ -264,7 +264,7 @@ static inline uint32_t stripe_rails(const struct pc_channel *ch, uint32_t out)
 }
 
 /* An idle rail takes any op that cannot be split. */
-static inline bool stripe_credit(const struct channel_rail *r, const struct stripe *s)
+static inline bool stripe_has_room(const struct channel_rail *r, const struct stripe *s)
 {
 	uint64_t most = s->least > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
 
@@ -293,7 +293,7 @@ static inline uint32_t stripe_choose(
 	r = &ch->rail[home];
 	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail has one
 	 * that is shorter by the lead: skip the scan. */
-	if (likely(!((out | s->tried) >> home & 1) && stripe_credit(r, s) &&
+	if (likely(!((out | s->tried) >> home & 1) && stripe_has_room(r, s) &&
 		    r->bytes <= ch->least + stripe_lead(s) && submit_room(ch, home, s->slots)))
 		return home;
 	return stripe_weighed(ch, s, out, place);

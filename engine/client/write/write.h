@@ -67,9 +67,9 @@ void reap_ctl(struct pc_channel *ch);
 
 /* ---- clear.c: pages of a group of namespaces ------------------------------------------------- */
 
-/* Asks the engine of this host to clear the hosts that wait, as far as there is room. */
+/* Sends the request of pc_clear() or pc_clear_cluster() when there is room. */
 void clear_step(struct pc_batch *b);
-/* The answer about host `i`. */
+/* Its answer; `i` is 0. */
 void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

@@ -462,7 +462,7 @@ void client_channel_returned(struct control *control, struct rail_channel *retur
 	if (c->left == 0) {
 		/*
 		 * This release store pairs with the load in wait_until_drained() in
-		 * client/channel.c.
+		 * client/call/channel.c.
 		 */
 		shm_store_release(&c->ctl.header->drained, 1);
 		client_wake(c->wake);

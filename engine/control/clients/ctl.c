@@ -707,7 +707,7 @@ void ctl_channel_close(struct control *control, struct ctl_channel *channel)
 		return;
 	ctl_requests_drop(ctl, channel);
 	shm_store(&channel->header->stopped, 1);
-	shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
+	shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/write/set.c */
 	copying = shm_load_acquire64(&channel->header->copying);
 	for (uint32_t i = 0; i < channel->credits.room; i++) {
 		const struct credit *credit = &channel->credits.slot[i];
@@ -735,8 +735,8 @@ bool ctl_channel_release(struct control *control, struct ctl_channel *channel, b
 	if (!kept->length)
 		return true;
 	/*
-	 * This acquire load pairs with slot_leave() in client/set.c: the client has finished its
-	 * stores into the slot.
+	 * This acquire load pairs with slot_leave() in client/write/set.c: the client has finished
+	 * its stores into the slot.
 	 */
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))

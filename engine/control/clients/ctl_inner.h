@@ -163,7 +163,10 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 
 /* ---- clear.c --------------------------------------------------------------------------------- */
 
-/* Takes the op CTL_CLEAR. It is served in parts, by clear_turn(), and answered at its end. */
+/*
+ * Takes the op CTL_CLEAR. Of this host: served in parts by clear_turn(), and answered at its end.
+ * Of the cluster: clear_ask().
+ */
 void clear_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op,
 	uint64_t deadline_ns);
 

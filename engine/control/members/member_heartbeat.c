@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Heartbeats: sends one to each member with a link, answers those of others, and removes members
- * that are silent. Also what else is due once per heartbeat: candidates and dead members that are
- * forgotten, contacts that are freed.
+ * Heartbeats: sends one to each member with a link, compares the digest in those of others, and
+ * claims members that are silent. Also what else is due once per heartbeat: candidates and dead
+ * members that are forgotten, contacts that are freed.
  *
  * A neighbour that is silent for half of cluster.dead_after_ms is claimed (member_probe.c). If this
  * engine itself did not run, that time counts for no member.

@@ -640,7 +640,7 @@ static bool left_release(struct left_channel *left)
 	if (!process_exited(left->pidfd)) {
 		if (!left->header)
 			return !owner_slots(control->warm, left->owner);
-		/* This acquire load pairs with slot_leave() in client/set.c. */
+		/* This acquire load pairs with slot_leave() in client/write/set.c. */
 		but = shm_load_acquire64(&left->header->copying);
 	}
 	slots = owner_slots_return(control, left->owner, but);
@@ -714,7 +714,7 @@ static int channel_end(
 	LIST_INSERT_HEAD(&control->warm->left, left, next);
 	if (left->header) {
 		shm_store(&left->header->stopped, 1);
-		shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
+		shm_fence_store_load(); /* pairs with slot_enter() in client/write/set.c */
 	}
 	return 0;
 }

@@ -159,10 +159,12 @@ class EventsTest(harness.ClusterTest):
 
     def test_a_page_that_was_not_stored_is_given_up(self):
         watched = self.opened()
+        self.put(["kept"])
+        self.assertEqual([event[1:] for event in self.turn(watched)], [("stored", "kept")])
         watched.pages[("a|b", b"never")] = time.monotonic() - events.NEW_S - 1
         watched.pages[("a|b", b"soon")] = time.monotonic()
         self.assertEqual(self.turn(watched), [])
-        self.assertEqual(list(watched.pages), [("a|b", b"soon")])
+        self.assertEqual(list(watched.pages), [("a|b", b"soon"), ("a|b", b"kept")])
 
     def test_a_look_up_that_fails_loses_no_page(self):
         watched, session = self.opened(), self.session

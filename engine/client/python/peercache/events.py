@@ -167,6 +167,8 @@ class Events:
                 elif result != HIT and new and time.monotonic() - new > NEW_S:
                     continue
                 self.pages[page] = 0.0 if result == HIT else new
+                if result != HIT and new:  # its set goes on
+                    self.pages.move_to_end(page, last=False)
 
     def run(self) -> None:
         """Never returns."""

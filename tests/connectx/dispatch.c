@@ -213,6 +213,37 @@ static int query_mr(struct uv_context *context, struct ib_uverbs_ioctl_hdr *head
 	return 0;
 }
 
+/* The number in an attribute; 0: the attribute is missing. */
+static uint64_t number(struct ib_uverbs_ioctl_hdr *header, uint16_t id)
+{
+	const struct ib_uverbs_attr *attr = find(header, id);
+
+	return attr ? attr->data : 0;
+}
+
+static int reg_dmabuf_mr(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	struct ib_uverbs_attr *handle = find(header, UVERBS_ATTR_REG_DMABUF_MR_HANDLE);
+	struct ib_uverbs_reg_mr in = {.start = number(header, UVERBS_ATTR_REG_DMABUF_MR_IOVA),
+		.hca_va = number(header, UVERBS_ATTR_REG_DMABUF_MR_IOVA),
+		.length = number(header, UVERBS_ATTR_REG_DMABUF_MR_LENGTH),
+		.pd_handle = (uint32_t)number(header, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE),
+		.access_flags = (uint32_t)number(header, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)};
+	struct uv_mr *mr;
+	int rc;
+
+	if (!handle || !find(header, UVERBS_ATTR_REG_DMABUF_MR_FD))
+		return EINVAL;
+	rc = uv_reg_dmabuf_mr(context, &in, (int)number(header, UVERBS_ATTR_REG_DMABUF_MR_FD),
+		number(header, UVERBS_ATTR_REG_DMABUF_MR_OFFSET), &mr);
+	if (rc)
+		return rc;
+	handle->data = mr->object.handle;
+	put(header, UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &mr->mr.lkey, sizeof(mr->mr.lkey));
+	put(header, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &mr->mr.rkey, sizeof(mr->mr.rkey));
+	return 0;
+}
+
 /* An imported context gets no events: they go to the context that was opened. */
 int uv_events_open(struct ib_uverbs_ioctl_hdr *header)
 {
@@ -248,6 +279,9 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header, int
 	else if (header->object_id == UVERBS_OBJECT_MR &&
 		 header->method_id == UVERBS_METHOD_QUERY_MR)
 		rc = query_mr(context, header);
+	else if (header->object_id == UVERBS_OBJECT_MR &&
+		 header->method_id == UVERBS_METHOD_REG_DMABUF_MR)
+		rc = reg_dmabuf_mr(context, header);
 	else if (header->object_id == UVERBS_OBJECT_ASYNC_EVENT)
 		rc = uv_events_open(header);
 	else if (header->object_id == MLX5_IB_OBJECT_UAR)

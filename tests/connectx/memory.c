@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * REG_MR and DEREG_MR: ordinary memory of the program, registered with the software NIC by address.
+ * REG_MR, REG_DMABUF_MR and DEREG_MR: memory that is registered with the software NIC by address.
  * Refuses what a kernel refuses: the device's limits, RLIMIT_MEMLOCK, unmapped memory, access flags
  * that contradict each other. Run by program threads, under uv_lock.
  */
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -132,15 +133,16 @@ int uv_reg_mr_check(struct ib_uverbs_ioctl_hdr *header)
 }
 
 /*
- * The region of memory of another process has no rights for peers: they look for it in this one.
+ * The region of memory of another process, or of a dma-buf, has no rights for peers: they look for
+ * it in this one.
  */
-static int reg_mr_check(struct uv_context *context, const struct uv_command *command,
-	const struct ib_uverbs_reg_mr *in, unsigned *ret_access, uint64_t *ret_bytes)
+static int reg_mr_check(struct uv_context *context, const struct ib_uverbs_reg_mr *in, bool dmabuf,
+	unsigned *ret_access, uint64_t *ret_bytes)
 {
 	int rc;
 
-	if (command->core_in_bytes < sizeof(*in) || !in->length ||
-		in->length > context->device->mr_bytes_max || in->start + in->length < in->start ||
+	if (!in->length || in->length > context->device->mr_bytes_max ||
+		in->start + in->length < in->start ||
 		!uv_object_find(context, in->pd_handle, UV_PD))
 		return EINVAL;
 	if (in->hca_va != in->start)
@@ -148,26 +150,24 @@ static int reg_mr_check(struct uv_context *context, const struct uv_command *com
 		 * iova */
 		return EOPNOTSUPP;
 	rc = access_of(in->access_flags, ret_access);
-	if (rc || context->memory < 0)
+	if (rc || (context->memory < 0 && !dmabuf))
 		return rc ? rc : own_memory_check(context, in, ret_bytes);
 	return *ret_access & (DV_REMOTE_READ | DV_REMOTE_WRITE) ? EOPNOTSUPP : 0;
 }
 
-int uv_reg_mr(struct uv_context *context, struct uv_command *command)
+/* Takes ownership of `mr`. */
+static int mr_register(
+	struct uv_context *context, const struct ib_uverbs_reg_mr *in, struct uv_mr *mr)
 {
-	const struct ib_uverbs_reg_mr *in = command->core_in;
-	struct ib_uverbs_reg_mr_resp core;
 	uint64_t bytes = 0;
-	struct uv_mr *mr;
 	unsigned access;
-	int rc = reg_mr_check(context, command, in, &access, &bytes);
+	int rc = reg_mr_check(context, in, mr->map, &access, &bytes);
 
-	if (rc)
-		return rc;
-	mr = calloc(1, sizeof(*mr));
-	if (!mr)
-		return ENOMEM;
 	mr->memory = -1;
+	if (rc) {
+		free(mr);
+		return rc;
+	}
 	if (context->memory >= 0)
 		mr->memory = fcntl(context->memory, F_DUPFD_CLOEXEC, 3);
 	rc = context->memory >= 0 && mr->memory < 0 ? EMFILE
@@ -185,10 +185,55 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 	soft_lock(context->device->nic);
 	((struct soft_mr *)mr->mr.handle)->foreign = mr;
 	soft_unlock(context->device->nic);
+	return 0;
+}
+
+int uv_reg_mr(struct uv_context *context, struct uv_command *command)
+{
+	struct ib_uverbs_reg_mr_resp core;
+	struct uv_mr *mr = calloc(1, sizeof(*mr));
+	int rc;
+
+	if (!mr)
+		return ENOMEM;
+	if (command->core_in_bytes < sizeof(struct ib_uverbs_reg_mr)) {
+		free(mr);
+		return EINVAL;
+	}
+	rc = mr_register(context, command->core_in, mr);
+	if (rc)
+		return rc;
 	core = (struct ib_uverbs_reg_mr_resp){
 		.mr_handle = mr->object.handle, .lkey = mr->mr.lkey, .rkey = mr->mr.rkey};
 	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
 	return 0;
+}
+
+int uv_reg_dmabuf_mr(struct uv_context *context, const struct ib_uverbs_reg_mr *in, int fd,
+	uint64_t offset, struct uv_mr **ret_mr)
+{
+	uint64_t skip = offset % PAGE;
+	struct uv_mr *mr;
+	struct stat st;
+	void *map;
+	int rc;
+
+	if (in->start % PAGE != skip || !in->length || fstat(fd, &st) ||
+		offset + in->length < offset || offset + in->length > (uint64_t)st.st_size)
+		return EINVAL;
+	map = mmap(NULL, skip + in->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		(off_t)(offset - skip));
+	if (map == MAP_FAILED)
+		return errno;
+	mr = calloc(1, sizeof(*mr));
+	if (mr)
+		*mr = (struct uv_mr){.map = map, .map_bytes = skip + in->length, .map_skip = skip};
+	rc = mr ? mr_register(context, in, mr) : ENOMEM;
+	if (rc)
+		munmap(map, skip + in->length);
+	else
+		*ret_mr = mr;
+	return rc;
 }
 
 bool uv_mr_of(const struct dv_qp *qp, uint32_t key, const struct uv_mr **ret_mr)
@@ -207,6 +252,8 @@ void uv_mr_free(struct uv_object *object)
 	soft_mr_deregister(object->context->device->nic, &mr->mr);
 	if (mr->memory >= 0)
 		close(mr->memory);
+	if (mr->map)
+		munmap(mr->map, mr->map_bytes);
 	object->context->locked -= mr->locked;
 	uv_object_remove(object);
 	free(mr);

@@ -204,14 +204,14 @@ static enum soft_result copy_mapped(
 
 /* ---- memory that another process has registered ---------------------------------------------- */
 
-/* Whether a segment of the WQE is in memory of another process. */
+/* Whether a segment of the WQE is in memory of another process, or in a dma-buf. */
 static bool crosses(const struct dv_qp *qp, const struct soft_op *op)
 {
 	const struct uv_mr *mr;
 
 	for (unsigned i = 0; i < op->sges; i++)
 		if (!(op->inlined & 1u << i) && uv_mr_of(qp, op->sge[i].lkey, &mr) &&
-			mr->memory >= 0)
+			(mr->memory >= 0 || mr->map))
 			return true;
 	return false;
 }
@@ -229,7 +229,9 @@ static void piece_move(const struct dv_qp *qp, const struct soft_op *op, unsigne
 
 	if (!(op->inlined & 1u << sge))
 		(void)uv_mr_of(qp, op->sge[sge].lkey, &mr);
-	if (!mr || mr->memory < 0)
+	if (mr && mr->map)
+		at = mr->map + mr->map_skip + (address - (uintptr_t)mr->mr.base);
+	if (!mr || mr->map || mr->memory < 0)
 		soft_copy(read ? at : bytes, read ? bytes : at, count);
 	else if (read)
 		(void)!pwrite(mr->memory, bytes, count, (off_t)address);

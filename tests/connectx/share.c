@@ -88,7 +88,8 @@ static bool is_known(uint16_t object, uint16_t method)
 		return method == UVERBS_METHOD_INVOKE_WRITE ||
 		       method == UVERBS_METHOD_QUERY_CONTEXT;
 	case UVERBS_OBJECT_PD: return method == MLX5_IB_METHOD_PD_QUERY;
-	case UVERBS_OBJECT_MR: return method == UVERBS_METHOD_QUERY_MR;
+	case UVERBS_OBJECT_MR:
+		return method == UVERBS_METHOD_QUERY_MR || method == UVERBS_METHOD_REG_DMABUF_MR;
 	default: return false;
 	}
 }
@@ -98,7 +99,11 @@ static bool is_out(const struct ib_uverbs_ioctl_hdr *header, uint16_t id)
 {
 	switch (header->object_id) {
 	case UVERBS_OBJECT_PD: return id != MLX5_IB_ATTR_QUERY_PD_HANDLE;
-	case UVERBS_OBJECT_MR: return id != UVERBS_ATTR_QUERY_MR_HANDLE;
+	case UVERBS_OBJECT_MR:
+		return header->method_id == UVERBS_METHOD_QUERY_MR
+			       ? id != UVERBS_ATTR_QUERY_MR_HANDLE
+			       : id == UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY ||
+					 id == UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY;
 	default:
 		return header->method_id == UVERBS_METHOD_QUERY_CONTEXT ||
 		       id == UVERBS_ATTR_CORE_OUT || id == UVERBS_ATTR_UHW_OUT;
@@ -150,19 +155,33 @@ static void unpack(const struct packet *from, struct ib_uverbs_ioctl_hdr *header
 	}
 }
 
+/* The descriptor that a request names: that of a dma-buf, in this process; NULL: it names none. */
+static uint64_t *descriptor_of(struct packet *packet)
+{
+	for (unsigned i = 0; i < packet->attrs; i++)
+		if (packet->object == UVERBS_OBJECT_MR &&
+			packet->method == UVERBS_METHOD_REG_DMABUF_MR &&
+			packet->attr[i].id == UVERBS_ATTR_REG_DMABUF_MR_FD &&
+			packet->attr[i].way == INLINE)
+			return &packet->attr[i].data;
+	return NULL;
+}
+
 static int exchange(int fd, struct packet *packet)
 {
-	_Alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(2)];
+	_Alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(3)];
+	const uint64_t *descriptor = descriptor_of(packet);
 	struct iovec iov = {packet, sizeof(*packet)};
 	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-	int pair[2], passed[2], rc = EIO;
+	int pair[2], passed[3], rc = EIO;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		return errno;
 	passed[0] = pair[1];
 	passed[1] = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	passed[2] = descriptor ? (int)*descriptor : -1;
 	if (passed[1] >= 0) {
-		fds_attach(&message, control, passed, 2);
+		fds_attach(&message, control, passed, descriptor ? 3 : 2);
 		rc = sendmsg(fd, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
 		close(passed[1]);
 	}
@@ -257,7 +276,7 @@ static void undo(struct uv_context *context, uint32_t handle_last)
 static void *serve(void *argument)
 {
 	struct uv_context *context = argument;
-	_Alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(2)];
+	_Alignas(struct cmsghdr) char control[PASSED_FDS_BYTES(3)];
 	struct packet packet;
 	bool last;
 
@@ -269,23 +288,28 @@ static void *serve(void *argument)
 			.msg_control = control,
 			.msg_controllen = sizeof(control)};
 		ssize_t n = recvmsg(context->server_fd, &message, MSG_CMSG_CLOEXEC);
-		int fds[2] = {-1, -1};
+		int fds[3] = {-1, -1, -1};
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			break;
-		if (fds_take(&message, fds, 2) == 2) {
+		if (fds_take(&message, fds, 3) >= 2) {
 			uint32_t before = context->handle_last;
 
-			if (may_be_executed(&packet, n))
+			bool may = may_be_executed(&packet, n);
+			uint64_t *descriptor = may ? descriptor_of(&packet) : NULL;
+
+			if (descriptor)
+				*descriptor = (uint64_t)(int64_t)fds[2];
+			if (may)
 				execute(context, &packet, fds[1]);
 			else
 				packet.status = EOPNOTSUPP;
 			if (send(fds[0], &packet, sizeof(packet), MSG_NOSIGNAL) < 0)
 				undo(context, before);
 		}
-		for (unsigned i = 0; i < 2; i++)
+		for (unsigned i = 0; i < 3; i++)
 			if (fds[i] >= 0)
 				close(fds[i]);
 	}

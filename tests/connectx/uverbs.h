@@ -170,7 +170,9 @@ struct uv_mr {
 	struct dv_mr mr;
 	uint32_t pd;
 	uint64_t locked;
-	int memory; /* /proc/PID/mem of the process that registered it; -1: it was this one */
+	int memory;   /* /proc/PID/mem of the process that registered it; -1: it was this one */
+	uint8_t *map; /* of a dma-buf: where this process has it; NULL: other memory */
+	uint64_t map_bytes, map_skip; /* length; bytes in front of the region */
 };
 
 /*
@@ -286,6 +288,9 @@ void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 int uv_reg_mr(struct uv_context *context, struct uv_command *command);
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
 void uv_mr_free(struct uv_object *object);
+/* Registers the bytes from `offset` on of a descriptor that can be mapped; `in` as of REG_MR. */
+int uv_reg_dmabuf_mr(struct uv_context *context, const struct ib_uverbs_reg_mr *in, int fd,
+	uint64_t offset, struct uv_mr **ret_mr);
 /* In the process that registers memory with a device of another one. Returns 0 or an errno. */
 int uv_reg_mr_check(struct ib_uverbs_ioctl_hdr *header);
 /* Whether the key is one of a region of the queue pair's domain; *ret_mr: the region. */

@@ -68,7 +68,8 @@
 #define STOCK_IDLE_NS 1000000000ull /* credits that are not used for this time are returned */
 #define REATTACH_NS 200000000ull    /* minimum time between two starts of the attach thread */
 #define SLEEP_NS_MAX 100000000ull   /* longest time between two steps of a channel that waits */
-#define LOOK_AROUND_NS 10000000ull  /* time between checks of the session's socket */
+#define DEVICE_LOOK_NS 50000ull /* time between checks of copies to GPU memory, if not waited for */
+#define LOOK_AROUND_NS 10000000ull /* time between checks of the session's socket */
 /* longest time until the deadline of one op; the rail has the same limit */
 #define SHARE_NS_MAX 60000000000ull
 #define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a batch's deadline */

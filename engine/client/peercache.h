@@ -198,6 +198,13 @@ PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_
  * being registered. With kernels before 5.12 a child of fork() does not have the range
  * (ibv_fork_init()); if that is not possible any more, -EOPNOTSUPP.
  *
+ * Memory of a GPU is registered in the same way, by its CUDA address, before a call names it. NICs
+ * write to it by its dma-buf. Where driver, kernel or NIC have none, the result is 1, pc_error()
+ * tells why, and its pages go through pinned staging memory and asynchronous copies.
+ * Pages of this host, and sets, are copied by the driver in any case. A copy that fails is
+ * PC_INVALID. Kernels that write a page end before its set begins; those that read it start after
+ * its get has ended. `memfd` may also be a dma-buf; `base` is its mapping, or its address on a GPU.
+ *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...
  *   pc_memory_register(pc, kv, kv_bytes, fd, 0);

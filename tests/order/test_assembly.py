@@ -108,7 +108,7 @@ SEQUENCES = {
     # the copy, the page head, the copy for other cores
     "local_get": {
         "x86_64": [r"call", r"sfence"],
-        "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+ishld", r"ld[rp]\s", r"dmb\s+osh$"]},
+        "aarch64": [r"bl\s.*<local_copy", r"dmb\s+ishld", r"ld[rp]\s", r"dmb\s+osh$"]},
     "fetch_copy": {
         "x86_64": [r"call", r"sfence"], "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+osh$"]},
     # epoch, word of the slot, its first owner, its other ones, the word again

@@ -14,6 +14,7 @@
 #include "engine/client/attach/attach.h"
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/device.h"
 #include "engine/client/error.h"
 #include "engine/client/attach/memory.h"
 #include "engine/client/peercache.h"
@@ -37,8 +38,8 @@
 #define REGION_TIMEOUT_NS 600000000000ull
 
 /* Registers a range with the engine. The caller holds `wire`. */
-static int region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
-	uint16_t *ret_region)
+static int region_add(
+	struct client_session *session, struct memory *m, uint64_t until_ns, uint16_t *ret_region)
 {
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
 		.a = m->offset,
@@ -47,6 +48,10 @@ static int region_add(struct client_session *session, const struct memory *m, ui
 		.timeout_ms = clock_rest_ms(until_ns)};
 	int rc;
 
+	if (m->device && m->memfd < 0 && m->dmabuf < 0)
+		m->dmabuf = device_export(m->base, m->bytes, &m->offset);
+	if (m->device && m->memfd < 0 && m->dmabuf < 0)
+		return m->dmabuf;
 	if (m->memfd < 0)
 		return verbs_region_add(session, m, until_ns, ret_region);
 	rc = session_ask(session, &call);
@@ -130,6 +135,8 @@ static void memory_free(struct memory *m)
 		munmap(m->base, m->bytes);
 	if (m->memfd >= 0)
 		close(m->memfd);
+	if (m->dmabuf >= 0)
+		close(m->dmabuf);
 	free(m);
 }
 
@@ -190,8 +197,8 @@ static void memory_table_remove(struct pc *pc, struct memory *m)
 
 /*
  * Takes ownership of `m`: afterwards it is in the table, or freed after an error. Without an engine
- * it is registered with the next one. -ETIMEDOUT: another thread's request or this one was not
- * answered by `until_ns`.
+ * it is registered with the next one. 1: GPU memory that no NIC writes to. -ETIMEDOUT: another
+ * thread's request or this one was not answered by `until_ns`.
  */
 static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 {
@@ -224,7 +231,9 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 			/* the engine died during the request: the range is registered with the
 			 * next engine */
 			rc = 0;
-		if (rc)
+		else if (rc < 0 && m->device)
+			rc = 1;
+		if (rc < 0)
 			memory_table_remove(pc, m);
 		else
 			region_set(pc, m, region);
@@ -234,7 +243,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 		pc_session_end(pc, session);
 	if (session)
 		pc_session_put(pc, session);
-	if (rc)
+	if (rc < 0)
 		memory_free(m);
 	return rc;
 }
@@ -251,6 +260,7 @@ static int memfd_seal(int memfd)
 int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint64_t offset)
 {
 	struct memory *m;
+	int exported;
 
 	error_clear();
 	if (!pc || !base || !bytes || memfd < -1 || bytes > UINTPTR_MAX - (uintptr_t)base)
@@ -263,7 +273,12 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
-	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset};
+	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset, .dmabuf = -1};
+	exported = device_export(base, bytes, &m->offset); /* done anew by region_add() */
+	m->device = exported != -ENODEV;
+	m->offset = offset;
+	if (exported >= 0)
+		close(exported);
 	m->memfd = memfd < 0 ? -1 : fcntl(memfd, F_DUPFD_CLOEXEC, 0);
 	if (m->memfd < 0 && memfd >= 0) {
 		int rc = error_set(
@@ -275,8 +290,12 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	/* The result of memfd_seal() is ignored: it fails for a memfd made without
 	 * MFD_ALLOW_SEALING, and the engine refuses an unsealed memfd with an error text of its
 	 * own. */
-	if (m->memfd >= 0)
+	if (m->memfd >= 0 && fcntl(m->memfd, F_GET_SEALS) < 0) {
+		m->dmabuf = m->memfd;
+		m->memfd = -1;
+	} else if (m->memfd >= 0) {
 		memfd_seal(m->memfd);
+	}
 	return memory_add(pc, m, clock_monotonic_ns() + REGION_TIMEOUT_NS);
 }
 
@@ -318,6 +337,7 @@ int pc_memory_alloc_within(struct pc *pc, size_t bytes, unsigned timeout_ms, voi
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
+	m->dmabuf = -1;
 	m->memfd = memfd_create("peercache-client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->memfd < 0 || !memfd_size_allows(bytes) || ftruncate(m->memfd, (off_t)bytes) ||
 		memfd_seal(m->memfd))
@@ -400,14 +420,17 @@ static void memory_copy_table(struct pc_channel *ch)
 
 	ch->memories = 0;
 	ch->memory_last = 0;
+	ch->devices = false;
 	for (uint32_t i = 0; i < REGIONS_MAX; i++) {
 		const struct memory *m = pc->memory[i];
 
+		ch->devices |= m && m->device;
 		if (m)
 			ch->memory[ch->memories++] =
 				(struct memory_view){.base = (uintptr_t)m->base,
 					.bytes = m->bytes,
 					.region = m->region,
+					.device = m->device,
 					.slot = i};
 	}
 	qsort(ch->memory, ch->memories, sizeof(*ch->memory), memory_by_base);
@@ -426,11 +449,11 @@ void memory_refresh(struct pc_channel *ch)
 }
 
 __attribute__((noinline)) const struct memory_view *memory_search(
-	struct pc_channel *ch, uintptr_t at, uint64_t bytes)
+	struct pc_channel *ch, uintptr_t at, uint64_t bytes, bool device)
 {
 	uint32_t low = 0, high = ch->memories;
 
-	if (!high)
+	if (!high || (device && !ch->devices))
 		return NULL;
 	while (high - low > 1) {
 		uint32_t middle = low + (high - low) / 2;
@@ -443,5 +466,6 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 	if (!memory_holds(&ch->memory[low], at, bytes))
 		return NULL;
 	ch->memory_last = low;
-	return ch->memory[low].region ? &ch->memory[low] : NULL;
+	return (device ? ch->memory[low].device : ch->memory[low].region != 0) ? &ch->memory[low]
+									       : NULL;
 }

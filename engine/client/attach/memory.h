@@ -23,10 +23,12 @@ struct pc;
 struct memory {
 	unsigned char *base;
 	uint64_t bytes;
-	uint64_t offset; /* offset of the range's start in the memfd, bytes */
-	/* the library's duplicate of the caller's memfd; -1: ordinary memory, see verbs.h */
+	uint64_t offset; /* offset of the range's start in the memfd or dma-buf, bytes */
+	/* the library's duplicate of the caller's memfd; -1: other memory, see verbs.h */
 	int memfd;
+	int dmabuf;      /* descriptor by which NICs reach memory of a device; -1: none */
 	uint16_t region; /* region number; 0: the range is not registered with the current engine */
+	bool device;     /* it is GPU memory: see device.h */
 	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
 	uint32_t pins;   /* number of batches in flight that name this range */
 	uint32_t slot;   /* index of the range in pc->memory */
@@ -37,6 +39,7 @@ struct memory_view {
 	uintptr_t base;
 	uint64_t bytes;
 	uint16_t region;
+	bool device;
 	uint32_t slot;
 };
 
@@ -51,9 +54,11 @@ void memory_free_all(struct pc *pc);
 /* Copies the table of registered ranges into the channel if that table has changed. */
 void memory_refresh(struct pc_channel *ch);
 /*
- * Finds a registered range by binary search; memory_find() first tries the last result.
+ * Finds a registered range by binary search; memory_find() first tries the last result. `device`: a
+ * range of GPU memory, which need not be registered with the engine.
  */
-const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
+const struct memory_view *memory_search(
+	struct pc_channel *ch, uintptr_t at, uint64_t bytes, bool device);
 
 static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
 {
@@ -73,7 +78,7 @@ static inline const struct memory_view *memory_find(
 
 	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
 		return last->region ? last : NULL;
-	return memory_search(ch, (uintptr_t)base, bytes);
+	return memory_search(ch, (uintptr_t)base, bytes, false);
 }
 
 #endif

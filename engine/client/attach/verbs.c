@@ -63,6 +63,8 @@ static struct {
 	void (*unimport_pd)(struct ibv_pd *pd);
 	struct ibv_mr *(*reg_mr)(
 		struct ibv_pd *pd, void *at, size_t bytes, uint64_t iova, unsigned access);
+	struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes,
+		uint64_t iova, int fd, int access); /* NULL before version 34 */
 	void (*unimport_mr)(struct ibv_mr *mr);
 	int (*fork_init)(void);
 	enum ibv_fork_status (*is_fork_initialized)(void); /* NULL before version 35 */
@@ -97,6 +99,7 @@ static void lib_load(void)
 		{"ibv_import_pd", offsetof(typeof(lib), import_pd)},
 		{"ibv_unimport_pd", offsetof(typeof(lib), unimport_pd)},
 		{"ibv_reg_mr_iova2", offsetof(typeof(lib), reg_mr)},
+		{"ibv_reg_dmabuf_mr", offsetof(typeof(lib), reg_dmabuf_mr)},
 		{"ibv_unimport_mr", offsetof(typeof(lib), unimport_mr)},
 		{"ibv_fork_init", offsetof(typeof(lib), fork_init)},
 		{"ibv_is_fork_initialized", offsetof(typeof(lib), is_fork_initialized)},
@@ -109,7 +112,8 @@ static void lib_load(void)
 	for (size_t i = 0; library && i < sizeof(functions) / sizeof(functions[0]); i++) {
 		void *function = dlsym(library, functions[i].name);
 
-		if (!function && functions[i].at != offsetof(typeof(lib), is_fork_initialized))
+		if (!function && functions[i].at != offsetof(typeof(lib), is_fork_initialized) &&
+			functions[i].at != offsetof(typeof(lib), reg_dmabuf_mr))
 			text_fit(lib.why, sizeof(lib.why),
 				"libibverbs has no %s; version 32 or later has", functions[i].name);
 		memcpy((char *)&lib + functions[i].at, &function, sizeof(function));
@@ -161,20 +165,33 @@ static int registers_still(struct client_session *session)
 	return shm_load(&session->status->lent_back) ? -EAGAIN : 0;
 }
 
+/* Registers the bytes from `at` on. The NIC knows them by their address in any case. */
+static struct ibv_mr *extent_register(
+	const struct memory *m, struct ibv_pd *pd, uint64_t at, uint64_t bytes)
+{
+	const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+	unsigned char *base = m->base + at;
+
+	errno = EOPNOTSUPP;
+	if (m->dmabuf < 0)
+		return lib.reg_mr(pd, base, bytes, (uintptr_t)base, access);
+	return lib.reg_dmabuf_mr ? lib.reg_dmabuf_mr(pd, m->offset + at, bytes, (uintptr_t)base,
+					   m->dmabuf, (int)access)
+				 : NULL;
+}
+
 static int extents_register(struct job *job, struct ibv_pd *pd)
 {
 	for (unsigned i = 0; i < job->extents; i++) {
 		int rc = registers_still(job->session);
 		uint64_t at = (uint64_t)i << job->shift, bytes = job->memory->bytes - at;
-		unsigned char *base = job->memory->base + at;
 		struct ibv_mr *mr;
 
 		if (rc)
 			return rc;
 		if (job->shift && bytes > 1ull << job->shift)
 			bytes = 1ull << job->shift;
-		mr = lib.reg_mr(pd, base, bytes, (uintptr_t)base,
-			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
+		mr = extent_register(job->memory, pd, at, bytes);
 		if (!mr)
 			return errno ? -errno : -EIO;
 		job->key[i] = (struct region_key){mr->handle, mr->lkey};
@@ -202,7 +219,7 @@ static void *job_run(void *argument)
 	pd = lib.import_pd(context, job->domain);
 	job->status = pd ? 0 : errno ? -errno : -EIO;
 	if (pd) {
-		job->what = "ibv_reg_mr";
+		job->what = job->memory->dmabuf < 0 ? "ibv_reg_mr" : "ibv_reg_dmabuf_mr";
 		job->status = extents_register(job, pd);
 		lib.unimport_pd(pd);
 	}

@@ -23,6 +23,7 @@
 #include "engine/client/attach/session.h"
 #include "engine/client/call/call.h"
 #include "engine/client/constants.h"
+#include "engine/client/device.h"
 #include "engine/client/error.h"
 #include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
@@ -184,6 +185,7 @@ struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_
 	b->kind = kind;
 	b->results = results;
 	b->lengths = NULL;
+	b->device = NULL;
 	b->deadline_ns = deadline_ns;
 	if (deadline_ns < ch->due_ns)
 		ch->due_ns = deadline_ns;
@@ -220,6 +222,8 @@ void batch_free(struct pc_batch *b)
 	struct pc_batch *before = NULL;
 
 	statistics_batch(b);
+	if (unlikely(b->device))
+		device_flush(ch->device);
 	if (b->lengths)
 		lengths_tell(b);
 	pages_unpin(b);
@@ -261,6 +265,8 @@ static void batch_begin(struct pc_batch *b)
 	struct pc_channel *ch = b->channel;
 
 	ch->now_ns = clock_monotonic_ns();
+	if (unlikely(b->device && !ch->device))
+		ch->device = device_open(b->device, ch->staging.base, STAGING_BYTES);
 	if (unlikely(shm_load(&ch->session->status->asked) == b->kind + 1u) && b->count)
 		asked_note(b);
 	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
@@ -320,6 +326,8 @@ static void batch_abandon(struct pc_batch *b)
 	struct pc_channel *ch = b->channel;
 
 	b->abandoned = true;
+	if (unlikely(b->device))
+		fetch_copies_end(ch, FETCH_WAIT_ALL); /* they write into the caller's memory */
 	for (uint32_t i = 0; i < ch->requests; i++)
 		if (ch->request[i].batch == b && !request_writes_caller(&ch->request[i]))
 			ch->request[i].batch = NULL;
@@ -417,6 +425,8 @@ bool channel_step(struct pc_channel *ch)
 	ch->now_ns = clock_monotonic_ns();
 	reap_rails(ch);
 	reap_ctl(ch);
+	if (unlikely(ch->device))
+		fetch_copies_end(ch, FETCH_WAIT_NOT);
 	channel_step_batches(ch);
 	notice_touches_end(ch);
 	submit_flush(ch);

@@ -16,12 +16,14 @@
 #include "engine/client/attach/session.h"
 #include "engine/client/call/call.h"
 #include "engine/client/constants.h"
+#include "engine/client/device.h"
 #include "engine/client/error.h"
 #include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/page/cache.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
+#include "engine/client/read/read.h"
 #include "engine/client/rings/rings.h"
 #include "engine/client/write/write.h"
 
@@ -231,6 +233,8 @@ static void channel_detach(struct pc_channel *ch)
 	/*
 	 * A READ may still write into the segment: the engine's own mapping keeps its memory alive
 	 */
+	device_close(ch->device);
+	ch->device = NULL;
 	channel_unmap(ch);
 	credit_forget(ch);
 	channel_session_set(ch, NULL);
@@ -244,6 +248,7 @@ void channel_lost(struct pc_channel *ch)
 	pc_session_end(ch->pc, session);
 	if (channel_reads_in_flight(ch))
 		wait_until_drained(ch);
+	fetch_copies_end(ch, FETCH_WAIT_ALL);
 	channel_end_batches(ch);
 	channel_detach(ch);
 	ch->moves++;
@@ -318,6 +323,8 @@ void channel_arm(struct pc_channel *ch)
 		at_ns = ch->now_ns + SLEEP_NS_MAX;
 		if (ch->due_ns < at_ns)
 			at_ns = ch->due_ns;
+		if (device_busy(ch->device)) /* nothing else tells of the end of a copy */
+			at_ns = ch->now_ns + DEVICE_LOOK_NS;
 		if (ch->waits[0] && !ch->writers) /* pages that the step has queued again */
 			at_ns = DESCRIPTOR_NOW;
 	}

@@ -93,6 +93,8 @@ static void range_pin(struct pc_batch *b, const struct memory_view *m)
 		b->pinned[word] = 0;
 	}
 	b->pinned[word] |= 1ull << m->slot % 64;
+	if (unlikely(m->device))
+		b->device = (const void *)m->base;
 }
 
 /* Each segment by itself: they lie in several ranges, or some in none. */
@@ -108,12 +110,14 @@ static bool page_find_segments(
 		if (likely(m && memory_holds(m, (uintptr_t)segment->base, segment->bytes)))
 			continue;
 		m = memory_find(b->channel, segment->base, segment->bytes);
-		if (!m) {
-			all = false;
-			continue;
-		}
-		range_pin(b, m);
-		*last = m;
+		if (m)
+			*last = m;
+		else
+			m = memory_search(
+				b->channel, (uintptr_t)segment->base, segment->bytes, true);
+		all &= m && m == *last;
+		if (m)
+			range_pin(b, m);
 	}
 	return all;
 }

@@ -15,6 +15,8 @@
 #include "engine/client/call/call.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/constants.h"
+#include "engine/client/device.h"
+#include "engine/client/read/read.h"
 #include "engine/client/rings/rings.h"
 
 #include <errno.h>
@@ -63,6 +65,10 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	uint64_t now_ns = clock_monotonic_ns();
 	uint64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
 
+	if (unlikely(device_busy(ch->device))) { /* it ends soon */
+		fetch_copies_end(ch, FETCH_WAIT_ONE);
+		return;
+	}
 	if (rest_ns > SLEEP_NS_MAX)
 		rest_ns = SLEEP_NS_MAX;
 	shm_store(&ch->header->client_waits, 1);

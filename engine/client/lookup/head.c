@@ -22,6 +22,7 @@
 #include "engine/abi/page.h"
 #include "engine/abi/run.h"
 #include "engine/client/constants.h"
+#include "engine/client/device.h"
 #include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/peercache.h"
@@ -126,11 +127,31 @@ void head_step(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
+#define PIECE_BYTES 65536u /* of GPU memory that are copied at a time, to compute their CRC */
+
+/* head_crc() of GPU memory; another one if the driver fails. */
+static uint32_t device_crc(struct device_copies *d, const struct pc_segment *segments, size_t bytes)
+{
+	unsigned char piece[PIECE_BYTES];
+	uint32_t crc = 0;
+
+	device_flush(d);
+	for (size_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < sizeof(piece) ? bytes - at : sizeof(piece);
+		if (!device_gather(d, segments, at, piece, n))
+			return ~crc;
+		crc = crc32c(crc, piece, n);
+	}
+	return crc;
+}
+
 /* The CRC32C of the first `bytes` bytes of the segments. */
-static uint32_t head_crc(const struct pc_segment *segments, size_t bytes)
+static uint32_t head_crc(const struct pc_batch *b, const struct pc_segment *segments, size_t bytes)
 {
 	uint32_t crc = 0;
 
+	if (unlikely(b->device))
+		return device_crc(b->channel->device, segments, bytes);
 	for (size_t n; bytes; bytes -= n, segments++) {
 		n = segments->bytes < bytes ? segments->bytes : bytes;
 		crc = crc32c(crc, segments->base, n);
@@ -143,7 +164,7 @@ static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page
 {
 	if (!page_head_is_proven(head))
 		return true;
-	if (head_crc(b->pages[i].segments, b->work[i].bytes) != head->crc)
+	if (head_crc(b, b->pages[i].segments, b->work[i].bytes) != head->crc)
 		return false;
 	b->channel->verify_counts.verified++;
 	return true;

@@ -164,6 +164,9 @@ struct pc_batch {
 	uint64_t cache_changes;
 	/* get: all pages are of one length and one segment each, in one registered range */
 	bool alike;
+	/* get, set: an address of GPU memory of the pages; NULL: they have none, and the CPU
+	 * copies */
+	const void *device;
 	union {
 		const struct pc_page *pages;
 		struct peek *peek;   /* BATCH_PEEK */
@@ -228,7 +231,7 @@ static inline void page_shorter(struct page_work *p, uint32_t length)
 }
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
-/* Ends a page that the engine refused, with PC_INVALID. */
+/* Ends a page that the engine, or the driver of a GPU, refused, with PC_INVALID. */
 void page_refused(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
@@ -392,11 +395,12 @@ static inline bool verify_due(struct pc_channel *ch, struct page_work *p)
 /* ---- pages of this host ---------------------------------------------------------------------- */
 
 /*
- * Copies a page of this host. Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another
- * length. *ret_corrupt: PC_STALE, for the CRC of the head.
+ * Copies a page of this host. Returns PC_HIT, PC_STALE, PC_INVALID: the stored page has another
+ * length, or PC_UNREACHABLE: the driver of a GPU failed. *ret_corrupt: PC_STALE, for the CRC of the
+ * head.
  */
-enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
-	const struct pc_page *page, bool *ret_corrupt);
+enum pc_result local_get(struct pc_batch *b, const struct page_work *p, const struct pc_page *page,
+	bool *ret_corrupt);
 /* Returns the length of the page that is at `at` now, bytes; 0: it is not there. */
 uint32_t local_length(const struct client_session *session, const struct page_key *key,
 	const struct location *at);

@@ -28,6 +28,7 @@
 #include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
+#include "engine/abi/crc32c.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
@@ -40,6 +41,7 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
+#include "engine/client/device.h"
 #include "engine/client/error.h"
 #include "engine/client/peercache.h"
 #include "engine/client/attach/session.h"
@@ -245,9 +247,30 @@ uint32_t local_length(
 	return shared ? page_head_length(shared, key, at->generation) : 0;
 }
 
-enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
-	const struct pc_page *page, bool *ret_corrupt)
+/*
+ * Copies the bytes of a page of this host; *ret_crc: their CRC, if it is due. False: the driver of
+ * a GPU failed.
+ */
+static bool local_copy(const struct pc_batch *b, const struct page_work *p,
+	const struct pc_page *page, const unsigned char *from, uint32_t *ret_crc)
 {
+	if (unlikely(b->device)) {
+		if (!device_scatter(
+			    b->channel->device, page->segments, 0, from, p->bytes, CLIENT_NONE))
+			return false;
+		*ret_crc = p->verify ? crc32c(0, from, p->bytes) : 0;
+	} else if (unlikely(p->verify)) {
+		*ret_crc = copy_scatter_crc(page->segments, from, p->bytes);
+	} else {
+		copy_scatter(page->segments, 0, from, p->bytes);
+	}
+	return true;
+}
+
+enum pc_result local_get(struct pc_batch *b, const struct page_work *p, const struct pc_page *page,
+	bool *ret_corrupt)
+{
+	struct pc_channel *ch = b->channel;
 	const struct client_session *session = ch->session;
 	const struct page_head *shared = local_head(session, p->at.place, p->bytes);
 	const unsigned char *from;
@@ -263,10 +286,8 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 		return PC_INVALID;
 	}
 	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);
-	if (unlikely(p->verify))
-		crc = copy_scatter_crc(page->segments, from, p->bytes);
-	else
-		copy_scatter(page->segments, 0, from, p->bytes);
+	if (unlikely(!local_copy(b, p, page, from, &crc)))
+		return PC_UNREACHABLE;
 	/* loads the page head after the payload; pairs with the fence of the engine, which
 	 * increments the generation before it reuses the slot */
 	shm_fence_load();
@@ -447,6 +468,21 @@ void page_corrupt(struct pc_batch *b, uint32_t i)
 	page_wrong(b, i);
 }
 
+/* The page of this host was not copied. `result`, `corrupt`: see local_get(). */
+static void page_not_here(struct pc_batch *b, uint32_t i, enum pc_result result, bool corrupt)
+{
+	struct page_work *p = &b->work[i];
+
+	if (corrupt)
+		page_corrupt(b, i);
+	else if (result == PC_STALE)
+		page_stale(b, i);
+	else if (result == PC_UNREACHABLE)
+		page_refused(b, i);
+	else
+		page_length_differs(b, i, local_length(b->channel->session, &p->key, &p->at));
+}
+
 /* Copies the page of this host. */
 static void page_get_here(struct pc_batch *b, uint32_t i)
 {
@@ -468,17 +504,9 @@ static void page_get_here(struct pc_batch *b, uint32_t i)
 		if (length && length < p->bytes)
 			page_shorter(p, length);
 	}
-	result = local_get(ch, p, &b->pages[i], &corrupt);
-	if (unlikely(corrupt)) {
-		page_corrupt(b, i);
-		return;
-	}
-	if (result == PC_STALE) {
-		page_stale(b, i);
-		return;
-	}
-	if (result == PC_INVALID) {
-		page_length_differs(b, i, local_length(ch->session, &p->key, &p->at));
+	result = local_get(b, p, &b->pages[i], &corrupt);
+	if (unlikely(result != PC_HIT)) {
+		page_not_here(b, i, result, corrupt);
 		return;
 	}
 	ch->counts.hits_local++;
@@ -489,9 +517,10 @@ static void page_get_here(struct pc_batch *b, uint32_t i)
 
 void page_refused(struct pc_batch *b, uint32_t i)
 {
-	error_set(0,
-		"the engine refused page %u of %u bytes: is its memory mapped, and has no page of another length its key?",
-		i, b->work[i].bytes);
+	if (!b->device || !pc_error()[0]) /* else the driver of a GPU has refused it */
+		error_set(0,
+			"the engine refused page %u of %u bytes: is its memory mapped, and has no page of another length its key?",
+			i, b->work[i].bytes);
 	page_done(b, i, PC_INVALID);
 }
 

@@ -186,8 +186,8 @@ static void rail_run_done(struct pc_channel *ch, uint32_t rail, const struct run
 		run_answer(ch, r, done, status);
 	else if (r->batch && r->kind == REQUEST_LOOK)
 		look_answer(ch, r, done, status);
-	else if (r->batch)
-		fetch_answer(r, page_status(done, status));
+	else if (r->batch && !fetch_answer(r, page_status(done, status)))
+		return;
 	if (unlikely(r->kind == REQUEST_LOOK))
 		scratch_free(&ch->staging, r->hold, r->pages);
 	else if (r->hold != CLIENT_NONE)

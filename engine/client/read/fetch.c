@@ -16,6 +16,7 @@
 #include "engine/client/attach/memory.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
+#include "engine/client/device.h"
 #include "engine/client/lookup/lookup.h"
 #include "engine/client/page/batch.h"
 #include "engine/client/peercache.h"
@@ -301,14 +302,31 @@ static void fetch_end(struct pc_batch *b, uint32_t i)
 		get_not_hit(b, i);
 }
 
-void fetch_answer(const struct client_request *r, uint32_t status)
+/* Starts to copy what was READ into a staging block to GPU memory. False: the driver refused. */
+static bool fetch_copy_begin(struct client_request *r)
+{
+	struct pc_channel *ch = r->batch->channel;
+
+	r->kind = REQUEST_COPY;
+	return device_scatter(ch->device, r->batch->pages[r->page].segments,
+		(size_t)r->slice * SLICE_BYTES, staging_at(&ch->staging, r->hold), r->bytes,
+		(uint32_t)(r - ch->request));
+}
+
+bool fetch_answer(struct client_request *r, uint32_t status)
 {
 	struct page_work *p = &r->batch->work[r->page];
+	bool staged = r->kind == REQUEST_FETCH && r->hold != CLIENT_NONE;
 
-	if (unlikely(r->batch->lengths && status == OP_STALE))
+	if (unlikely(r->batch->lengths && status == OP_STALE && !r->batch->device))
 		p->landed = r->bytes == p->bytes;
-	if ((status == OP_HIT || unlikely(p->landed)) && r->hold != CLIENT_NONE)
+	if (staged && unlikely(r->batch->device) && status == OP_HIT) {
+		if (fetch_copy_begin(r))
+			return false;
+		status = OP_INVALID;
+	} else if (staged && (status == OP_HIT || unlikely(p->landed))) {
 		fetch_copy(r);
+	}
 	p->pieces_out--;
 	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
 		p->rails_tried |= (uint16_t)(1u << r->rail);
@@ -317,4 +335,25 @@ void fetch_answer(const struct client_request *r, uint32_t status)
 	/* A page that is still in its queue has slices to post and ends after those. */
 	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
 		fetch_end(r->batch, r->page);
+	return true;
+}
+
+/* ---- copies to GPU memory -------------------------------------------------------------------- */
+
+void fetch_copies_end(struct pc_channel *ch, enum fetch_wait wait)
+{
+	uint32_t index;
+	bool failed;
+
+	while ((index = device_ended(ch->device, wait != FETCH_WAIT_NOT, &failed)) != CLIENT_NONE) {
+		struct client_request *r = &ch->request[index];
+
+		(void)fetch_answer(r, failed ? OP_INVALID : OP_HIT);
+		staging_free(&ch->staging, r->hold);
+		request_free(ch, index);
+		ch->moves++;
+		ch->no_room = false;
+		if (wait == FETCH_WAIT_ONE)
+			wait = FETCH_WAIT_NOT;
+	}
 }

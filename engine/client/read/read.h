@@ -26,8 +26,14 @@ void fetch_step(struct pc_batch *b);
  * page; true: the last answer ends it.
  */
 bool fetch_stop(struct pc_batch *b, uint32_t i);
-/* One op of the page was answered. The last answer decides the page's result. */
-void fetch_answer(const struct client_request *r, uint32_t status);
+/*
+ * One op of the page was answered. The last answer decides the page's result. False: its bytes are
+ * being copied from staging to GPU memory, and fetch_copies_end() frees the request.
+ */
+bool fetch_answer(struct client_request *r, uint32_t status);
+enum fetch_wait { FETCH_WAIT_NOT, FETCH_WAIT_ONE, FETCH_WAIT_ALL };
+/* Takes the copies that have ended, in order, `wait`: also that have not. */
+void fetch_copies_end(struct pc_channel *ch, enum fetch_wait wait);
 
 /* ---- answer.c: what a READ has ended with ---------------------------------------------------- */
 

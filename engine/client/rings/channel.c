@@ -120,6 +120,8 @@ void channel_unmap(struct pc_channel *ch)
 void channel_inherited(struct pc_channel *ch)
 {
 	ch->listens = false;
+	free(ch->device); /* the driver is the parent's */
+	ch->device = NULL;
 	if (ch->session)
 		channel_unmap(ch);
 	ch->session = NULL;

@@ -20,6 +20,7 @@
 struct cache_set;
 struct client_request;
 struct client_session;
+struct device_copies;
 struct memory_view;
 struct opened;
 struct pc_batch;
@@ -152,6 +153,8 @@ struct pc_channel {
 	uint32_t memories;
 	uint32_t memory_changes;
 	uint32_t memory_last; /* index in `memory` of the range that the last search found */
+	bool devices;         /* some of them are GPU memory */
+	struct device_copies *device; /* copies to and from it; NULL: none was needed yet */
 
 	struct pc_batch *first, *last; /* list of the batches in flight, oldest first */
 	/* number of queued pages: [1] those that wait for room on a rail, [0] all others */

@@ -24,6 +24,7 @@ enum request_kind {
 	REQUEST_LOOK,    /* OP_LOOKUP of buckets or page heads, on a rail's op ring */
 	REQUEST_RUN,     /* OP_RUN of pages, on a rail's op ring */
 	REQUEST_FETCH,   /* OP_PAGE of a page or of slices of it, on a rail's op ring */
+	REQUEST_COPY,    /* a FETCH that was answered, until it is copied to GPU memory */
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
 	REQUEST_REMOVE,  /* CTL_REMOVE on the ctl ring */
@@ -85,7 +86,10 @@ static inline uint32_t request_take(
 	return index;
 }
 
-/* True if the NIC may write into the caller's memory until the request is answered. */
+/*
+ * True if the NIC may write into the caller's memory until the request is answered. A REQUEST_COPY
+ * has been: fetch_copies_end() waits for it.
+ */
 static inline bool request_writes_caller(const struct client_request *r)
 {
 	return r->kind == REQUEST_RUN || (r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE);

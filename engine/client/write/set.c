@@ -12,6 +12,7 @@
 #include "config/clock.h"
 #include "config/likely.h"
 #include "config/limits.h"
+#include "engine/abi/crc32c.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
@@ -20,6 +21,7 @@
 #include "engine/client/rings/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
+#include "engine/client/device.h"
 #include "engine/client/peercache.h"
 #include "engine/client/attach/session.h"
 #include "engine/client/write/write.h"
@@ -447,6 +449,24 @@ static const unsigned char *set_next_source(const struct pc_batch *b)
 }
 
 /*
+ * Copies the page into its slot, which has been entered. False: the driver of a GPU failed.
+ */
+static bool set_copy(struct pc_batch *b, uint32_t i, unsigned char *to)
+{
+	const struct pc_page *page = &b->pages[i];
+	struct page_work *p = &b->work[i];
+
+	if (likely(!b->device)) {
+		p->crc = copy_gather(to, page->segments, page->segment_count, set_next_source(b));
+		return true;
+	}
+	if (!device_gather(b->channel->device, page->segments, 0, to, p->bytes))
+		return false;
+	p->crc = crc32c(0, to, p->bytes);
+	return true;
+}
+
+/*
  * Copies a page into the slot of a credit. False: the page waits for a credit, or the channel
  * broke.
  */
@@ -454,7 +474,6 @@ static bool set_store(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	const struct pc_page *page = &b->pages[i];
 	const struct session_rail *rail;
 	struct stock_credit credit;
 
@@ -469,8 +488,12 @@ static bool set_store(struct pc_batch *b, uint32_t i)
 		channel_break(ch);
 		return false;
 	}
-	p->crc = copy_gather(rail->pool + place_offset(credit.place), page->segments,
-		page->segment_count, set_next_source(b));
+	if (unlikely(!set_copy(b, i, rail->pool + place_offset(credit.place)))) {
+		slot_leave(ch);
+		credit_put(ch, p->bytes, &credit);
+		page_refused(b, i);
+		return true;
+	}
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

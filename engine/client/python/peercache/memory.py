@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the pools' memory with the engine.
 
-For each pool, Memory lets the engine map the pool's memfds (shm). It registers other memory with
-the engine's NICs (verbs). Otherwise pages are copied through memory of libpeercache (copy), which
-always works: libpeercache stages unregistered memory.
+For each pool, Memory lets the engine map the pool's memfds (shm). It registers other memory, also
+of GPUs, with the engine's NICs (verbs). Otherwise pages are copied through memory of libpeercache
+(copy), which always works: libpeercache stages unregistered memory.
 The way that is used for a pool is logged once and counted.
 """
 
 import ctypes
 import errno
 import logging
+import math
 import mmap
 import os
 import threading
@@ -45,20 +46,36 @@ def memfds_of(pool: Any) -> Iterator[Range]:
 
 
 def buffers_of(pool: Any) -> Iterator[tuple[int, int, Any]]:
-    """Yields address, length in bytes and owner of the CPU memory of the pool's tensors.
+    """Yields address, length in bytes and owner of the memory of the pool's tensors.
 
     They are attributes of the pool, or elements of lists there. Tensors may share their memory.
     """
     for value in list(vars(pool).values()) if hasattr(pool, "__dict__") else []:
         for tensor in value if isinstance(value, (list, tuple)) else [value]:
             if not hasattr(tensor, "data_ptr") or not hasattr(tensor, "element_size") or \
-                    getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+                    getattr(getattr(tensor, "device", None), "type", "cpu") not in ("cpu", "cuda"):
                 continue
             if hasattr(tensor, "untyped_storage"):
                 tensor = tensor.untyped_storage()
                 yield tensor.data_ptr(), tensor.nbytes(), tensor
             else:
                 yield tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor
+
+
+def range_of(thing: Any) -> tuple[int, int]:
+    """Returns address and length in bytes of a torch tensor, or of an array on a GPU.
+
+    For Session.register(): session.register(*range_of(tensor), -1). Raises ValueError for one
+    with gaps, whose memory is more than its elements.
+    """
+    if hasattr(thing, "data_ptr"):
+        if not thing.is_contiguous():
+            raise ValueError("a tensor with gaps has no range of memory: give the one it views")
+        return thing.data_ptr(), thing.numel() * thing.element_size()
+    about = thing.__cuda_array_interface__
+    if about.get("strides"):
+        raise ValueError("an array with strides has no range of memory: give the one it views")
+    return about["data"][0], math.prod(about["shape"]) * int(about["typestr"][2:])
 
 
 class Progress:
@@ -100,15 +117,16 @@ class Memory:
         self._ranges: list[tuple[int, int]] = []
         # Owners of memory that NICs write to: if it were freed, its address could be used again.
         self._owners: list[Any] = []
+        self._staged = ""  # why pages of the GPU memory that was registered last are staged
         self.paths: dict[str, str] = {}
         self.counts = {"shm": 0, "verbs": 0, "copy": 0, "mixed": 0}
 
-    def _register(self, name: str, pool: Any) -> str:
-        """Registers the pool's ranges, each once. Returns "", or the reason of the last refusal.
+    def _register(self, name: str, pool: Any) -> Optional[OSError]:
+        """Registers the pool's memfds, each once. Returns the last refusal.
 
         An engine that does not answer does not get the next range.
         """
-        refusal = ""
+        refusal = None
         for base, nbytes, fd in memfds_of(pool):
             if (base, nbytes) in self._ranges:
                 continue
@@ -117,7 +135,7 @@ class Memory:
                     self._session.register(base, nbytes, fd)
                 self._ranges.append((base, nbytes))
             except OSError as error:
-                refusal = str(error)
+                refusal = error
                 if error.errno == errno.ETIMEDOUT:
                     break
         return refusal
@@ -130,7 +148,7 @@ class Memory:
                 continue
             try:
                 with Progress(f"registering {nbytes / 2**30:.1f} GiB of pool {name}"):
-                    self._session.register(base, nbytes, -1)
+                    self._staged = self._session.register(base, nbytes, -1) or self._staged
             except OSError as error:
                 return error
             self._ranges.append((base, nbytes))
@@ -149,12 +167,13 @@ class Memory:
         registered; "": they do not. If the engine refuses a range, or does not answer, the reason
         is logged and nothing is raised. May block for minutes while the engine pins a large range.
         """
-        refusal = self._register(name, pool)
-        owners, error = len(self._owners), None
-        if not refusal and not copied:
+        refused = self._register(name, pool)
+        owners, error, self._staged = len(self._owners), None, ""
+        if not copied and (refused is None or refused.errno != errno.ETIMEDOUT):
             error = self._import(name, pool, samples)
         if error is not None and error.errno not in (errno.EOPNOTSUPP, errno.EPERM):
-            refusal = str(error)
+            refused = refused or error
+        refusal = str(refused or "")
         covered = sum(self.covers(address) for address in samples)
         if not covered:
             reason = str(error.strerror).rsplit("request 8: ", 1)[-1] if error else ""
@@ -163,6 +182,8 @@ class Memory:
                                  + (f"; NICs cannot write to it: {reason}" if error else ""))
         elif covered < len(samples):
             path, why = "mixed", "some of its buffers are not registered: they are copied"
+        elif self._staged:
+            path, why = "copy", f"GPU memory, through staging: {self._staged}"
         elif len(self._owners) > owners:
             path, why = "verbs", "no copies"
         else:

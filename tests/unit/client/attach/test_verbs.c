@@ -28,7 +28,7 @@ static struct status_segment status;
 static uint32_t stop;
 static struct client_session session;
 static unsigned char memory_of[EXTENTS << SHIFT];
-static const struct memory memory = {.base = memory_of, .bytes = sizeof(memory_of), .memfd = -1};
+static struct memory memory = {.base = memory_of, .bytes = sizeof(memory_of), .memfd = -1};
 
 static struct {
 	unsigned loans;   /* begun so far */
@@ -42,7 +42,8 @@ static struct {
 	unsigned imports, imported; /* requests, and those that named registrations */
 	bool ended;
 	enum ibv_fork_status fork_status;
-	bool fork_unknown;
+	bool fork_unknown, dmabuf_unknown;
+	unsigned dmabufs;
 	int fork_rc;
 	unsigned fork_inits;
 } world;
@@ -162,6 +163,15 @@ static struct ibv_mr *reg_mr(
 	return mr;
 }
 
+static struct ibv_mr *reg_dmabuf_mr(
+	struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access)
+{
+	assert_int_equal(fd, memory.dmabuf);
+	assert_int_equal(offset - memory.offset, iova - (uintptr_t)memory_of);
+	world.dmabufs++;
+	return reg_mr(pd, (void *)(uintptr_t)iova, bytes, iova, (unsigned)access);
+}
+
 static void unimport_mr(struct ibv_mr *mr)
 {
 	free(mr);
@@ -195,6 +205,7 @@ static void *stub_dlsym(void *library, const char *name)
 		{"ibv_import_pd", (void (*)(void))import_pd},
 		{"ibv_unimport_pd", (void (*)(void))unimport_pd},
 		{"ibv_reg_mr_iova2", (void (*)(void))reg_mr},
+		{"ibv_reg_dmabuf_mr", (void (*)(void))reg_dmabuf_mr},
 		{"ibv_unimport_mr", (void (*)(void))unimport_mr},
 		{"ibv_fork_init", (void (*)(void))fork_init},
 		{"ibv_is_fork_initialized", (void (*)(void))is_fork_initialized},
@@ -203,7 +214,8 @@ static void *stub_dlsym(void *library, const char *name)
 	(void)library;
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
 		if (!strcmp(functions[i].name, name) &&
-			!(world.fork_unknown && !strcmp(name, "ibv_is_fork_initialized")))
+			!(world.fork_unknown && !strcmp(name, "ibv_is_fork_initialized")) &&
+			!(world.dmabuf_unknown && !strcmp(name, "ibv_reg_dmabuf_mr")))
 			return (void *)(uintptr_t)functions[i].function;
 	return NULL;
 }
@@ -217,6 +229,7 @@ static int setup(void **state)
 	memset(&world, 0, sizeof(world));
 	memset(&lib, 0, sizeof(lib));
 	world.loan = -1;
+	memory.dmabuf = -1;
 	world.fork_status = IBV_FORK_UNNEEDED;
 	stop = 0;
 	session = (struct client_session){
@@ -245,6 +258,22 @@ static void devices_are_given_back_before_the_engine_gets_the_keys(void **state)
 	assert_int_equal(world.regs, RAILS * EXTENTS);
 	assert_int_equal(world.imported, 1);
 	assert_int_equal(world.loans, 1);
+}
+
+static void memory_of_a_device_is_registered_by_its_dma_buf(void **state)
+{
+	(void)state;
+	memory.dmabuf = 9;
+	memory.offset = 24;
+	assert_int_equal(add(), 0);
+	assert_int_equal(world.dmabufs, RAILS * EXTENTS);
+	world.dmabuf_unknown = true;
+	memset(&lib, 0, sizeof(lib));
+	lib_load();
+	assert_int_equal(add(), -EOPNOTSUPP);
+	assert_non_null(strstr(pc_error(), "ibv_reg_dmabuf_mr"));
+	memory.dmabuf = -1;
+	assert_int_equal(add(), 0);
 }
 
 static void an_engine_that_is_busy_is_asked_again(void **state)
@@ -348,6 +377,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(devices_are_given_back_before_the_engine_gets_the_keys),
+		CASE(memory_of_a_device_is_registered_by_its_dma_buf),
 		CASE(an_engine_that_is_busy_is_asked_again),
 		CASE(it_begins_anew_when_the_engine_wants_its_nics_back),
 		CASE(it_begins_anew_when_a_nic_dies),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -80,6 +81,25 @@ class Door(harness.ClusterTest):
             with self.subTest(path=path[:40], body=str(body)[:40]):
                 got, found = self.ask(path, body, headers)
                 self.assertEqual((got, list(found)), (status, ["error"]), found)
+
+    def test_what_is_no_question_needs_little_memory(self):
+        half = routers.BODY_MAX // 2
+        bodies = [b"[" + b"[]," * (half // 3) + b"0]", b"[" + b'"ab",' * (half // 5) + b"0]",
+                  b'{"":' * (half // 4), b'{"keys": ["' + b"[{," * (half // 3) + b'"]}']
+
+        def ask(body):
+            self.assertEqual(self.ask("/api/match", body, JSON)[0], 400)
+        threads = [threading.Thread(target=ask, args=[body]) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with open(f"/proc/{self.program.pid}/status", encoding="ascii") as file:
+            [peak] = [int(line.split()[1]) >> 10 for line in file if line.startswith("VmHWM")]
+        self.assertLess(peak, 100, "MiB; the first one has 115 when it is parsed")
+        text = "[{,\\\"" * 30000  # within a text they count nothing
+        self.assertEqual(self.ask("/api/match", json.dumps(
+            {"namespace": text[:500], "keys": ["k", text[:300]], "other": text}), JSON)[0], 200)
 
     def test_without_an_engine_no_key_is_known(self):
         self.engines.kill(0)

@@ -27,6 +27,7 @@ REQUEST_S = 5.0  # for a part of a request to come in
 CONNECTION_S = 10.0  # for all of it, and its answer
 MATCH_MS = 500  # for an answer of the directory
 NAMES_S = 1.0  # between two looks at the members for a name that is not known
+VALUES_MAX = 2 * KEYS_MAX + 32  # texts and marks between them in JSON
 
 
 class Directory:
@@ -47,7 +48,7 @@ class Directory:
                 self.looked = time.monotonic()
             return self.members.get(ref, ("", ""))
 
-    def match(self, name_space: str, keys: Sequence[str], timeout_ms: int = MATCH_MS
+    def match(self, name_space: str, keys: Sequence[Any], timeout_ms: int = MATCH_MS
               ) -> dict[str, Any]:
         """What /api/match answers (README.md). Raises OSError, ValueError, TypeError."""
         prefix, unknown, hosts, holders = self.session.match(name_space, keys, timeout_ms)
@@ -60,9 +61,25 @@ class Directory:
                 "holders": listed}
 
 
-def question(text: str, is_json: bool) -> tuple[str, list[str]]:
+def crowded(text: str) -> bool:
+    """True if JSON has far more values than a question may have. Raises ValueError."""
+    if sum(map(text.count, "[{,")) <= KEYS_MAX + 16:  # also within texts
+        return False
+    values, at, end = 0, -1, 0
+    while at < len(text) and values <= VALUES_MAX:
+        at = text.find('"', end) % (len(text) + 1)  # or the end
+        values += 1 + sum(text.count(mark, end, at) for mark in "[{,")
+        if at < len(text):
+            end = json.decoder.scanstring(text, at + 1, False)[1]
+    return values > VALUES_MAX
+
+
+def question(body: bytes, is_json: bool) -> tuple[str, list[bytes]]:
     """Namespace and keys of a request. Raises ValueError."""
+    text = body.decode("utf-8", "surrogateescape")
     if is_json:
+        if crowded(text):
+            raise ValueError(f"give an object with namespace and at most {KEYS_MAX} keys")
         asked = json.loads(text)
         if not isinstance(asked, dict):
             raise ValueError("give an object with namespace and keys")
@@ -73,7 +90,7 @@ def question(text: str, is_json: bool) -> tuple[str, list[str]]:
     if not isinstance(space, str) or "\0" in space or not isinstance(keys, list) or \
             not all(isinstance(key, str) for key in keys) or not 0 < len(keys) <= KEYS_MAX:
         raise ValueError(f"give a namespace and 1 to {KEYS_MAX} keys, which are texts")
-    return space, keys
+    return space, [key.encode() for key in keys]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -93,13 +110,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    def serve(self, text: str, is_json: bool) -> None:
+    def serve(self, text: bytes, is_json: bool) -> None:
         """Answers a request whose arguments these are."""
         if urllib.parse.urlsplit(self.path).path != "/api/match":
             self.answer(404, {"error": "there is /api/match"})
             return
         try:
-            found = self.server.directory.match(*question(text, is_json))
+            with self.server.parsing:
+                asked = question(text, is_json)
+            del text
+            found = self.server.directory.match(*asked)
         except (ValueError, TypeError, RecursionError) as error:
             self.answer(400, {"error": str(error)})
         except OSError as error:  # EINVAL: a key is empty or too long
@@ -109,7 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # pylint: disable=invalid-name
         """?namespace=N&key=K&key=K: as many keys as a line of 64 KiB has room for."""
-        self.serve(urllib.parse.urlsplit(self.path).query, False)
+        self.serve(urllib.parse.urlsplit(self.path).query.encode(), False)
 
     do_HEAD = do_GET
 
@@ -121,8 +141,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif int(length) > BODY_MAX:
             self.answer(413, {"error": f"at most {BODY_MAX} bytes"})
         else:
-            body = self.rfile.read(int(length)).decode("utf-8", "surrogateescape")
-            self.serve(body, "json" in self.headers.get("Content-Type", ""))
+            self.serve(self.rfile.read(int(length)), "json" in self.headers.get("Content-Type", ""))
 
     def log_message(self, format: str, *args: Any) -> None:  # pylint: disable=redefined-builtin
         """No line for each request."""
@@ -138,6 +157,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(address, Handler)
         self.directory = directory
         self.room = threading.BoundedSemaphore(AT_ONCE)
+        self.parsing = threading.Lock()  # one at a time, which bounds the memory
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.room.acquire()

@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PACKAGE = os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), PACKAGE]
 import harness  # noqa: E402
+from test_fork import in_child  # noqa: E402
 from peercache import mooncake  # noqa: E402
 from peercache.mooncake import (MooncakeDistributedStore, ReplicateConfig,  # noqa: E402
                                 SoftPinAction)
@@ -104,7 +105,9 @@ class Mooncake(harness.ClusterTest):
             ([-600] * 2, s.batch_get_into_multi_buffers, keys("two", "x"), [[p]], [[20]]),
             ([-600], s.batch_put_from_multi_buffers, keys("il"), [[p, p]], [[20]]),
             ([-600], s.batch_put_from_multi_buffers, keys("ns"), [[]], [[]]),
-            ([-600], s.batch_put_from_multi_buffers, keys("ms"), [[p] * 5000], [[1] * 5000]),
+            ([0], s.batch_put_from_multi_buffers, keys("ms"), [[p, p + 1] * 2500], [[1] * 5000]),
+            ([5000], s.batch_get_into_multi_buffers, keys("ms"), [[p + 9, p + 7] * 2500],
+             [[1] * 5000]),
             ([0, 0, 0], s.batch_put_from_multi_buffers, keys("m1", "m2", "m3"),
              [[p, p], [p], [p, p]], [[10, 0], [3], [1, 1]]),
             ([10, 3, 2], s.batch_get_into, keys("m1", "m2", "m3"), [p + 100, p + 200, p + 300],
@@ -146,7 +149,8 @@ class Mooncake(harness.ClusterTest):
             attached.append(config)
             with contextlib.suppress(threading.BrokenBarrierError):
                 both.wait(1)  # for the other thread, which does not come
-            return mock.Mock(lost_at=None, session=mock.Mock(report=lambda: "{}"))
+            return mock.Mock(lost_at=None, session=mock.Mock(
+                report=lambda: "{}", inherited=lambda: False))
 
         store = MooncakeDistributedStore()
         with mock.patch("peercache.guard.Attachment", attach):
@@ -156,6 +160,19 @@ class Mooncake(harness.ClusterTest):
             for thread in threads:
                 thread.join()
         self.assertEqual(len(attached), 1)
+
+    def test_a_child_of_fork_sets_up_a_store_of_its_own(self):
+        s = self.store()
+        self.assertEqual(s.put(self.key("k"), b"parent"), 0)
+
+        def child():
+            if (s.get(self.key("k")), s.is_exist(self.key("k"))) != (b"", 0):
+                return False
+            with mock.patch.dict(os.environ, self.environment(self.engines, 1)):
+                return s.setup(*SETUP) == 0 and s.get(self.key("k")) == b"parent" and \
+                    s.put(self.key("l"), b"child") == 0 and s.close() == 0
+        self.assertEqual(in_child(child), 0)
+        self.assertEqual((s.get(self.key("k")), s.get(self.key("l"))), (b"parent", b"child"))
 
     def test_results_of_the_library_become_codes_by_name(self):
         with open(os.path.join(ROOT, "engine/client/peercache.h"), encoding="utf-8") as file:

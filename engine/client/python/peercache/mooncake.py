@@ -208,11 +208,14 @@ class MooncakeDistributedStore(Guarded):
         """Attaches to the engine of this host, and starts one if none runs. Returns 0 or a code.
 
         The arguments are those of arguments(), or one dict with these names. May block for about
-        two minutes. A store that is set up already stays as it is.
+        two minutes. A store that is set up already stays as it is; in a child of fork(), that of
+        the parent is left and another one attached.
         """
         whole = len(given) + len(named) == 1 and [*given, *named.values()][0]
         known = dict(whole) if isinstance(whole, Mapping) else arguments(*given, **named)
         with self._setting_up:
+            if self._attachment and self._session.inherited():
+                super().close()
             return 0 if self._attachment else self._set_up(known)
 
     def _set_up(self, given: Mapping[str, Any]) -> int:

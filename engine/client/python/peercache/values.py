@@ -19,6 +19,7 @@ import time
 from itertools import chain
 from typing import Any, Generator, Sequence
 
+from peercache._peercache import SEGMENTS_MAX
 from peercache.places import PAGE_BYTES_MAX
 
 Steps = Generator[tuple, list, Any]
@@ -52,13 +53,18 @@ def keys_of(keys: Sequence[Any]) -> list:
 
 
 def run(session: Any, space: str, timeout_ms: int, steps: Steps) -> Any:
-    """Makes the calls of the steps, all by one deadline. Returns what the steps return."""
+    """Makes the calls of the steps, all by one deadline. Returns what the steps return.
+
+    Pages of more than SEGMENTS_MAX segments are copied through the session's memory.
+    """
     end, results = time.monotonic() + timeout_ms / 1000, None
     try:
         while True:
             verb, *arguments = steps.send(results)
             rest = max(1, int((end - time.monotonic()) * 1000))
-            results = getattr(session, verb)(space, *arguments, rest, *NUMBERS[verb])
+            staged = len(arguments) > 1 and len(arguments[1]) > SEGMENTS_MAX * len(arguments[0])
+            results = getattr(session, verb)(
+                space, *arguments, rest, *((True, True) if staged else NUMBERS[verb]))
     except StopIteration as done:
         return done.value
 

@@ -33,7 +33,7 @@
 
 /* Limits of the clients of one engine. */
 #define SESSIONS_MAX 64         /* attached client processes */
-#define CLIENT_IDS_MAX 32       /* entries of engine.allowed_users, and of engine.allowed_groups */
+#define CLIENT_IDS_MAX 32       /* entries of engine.allowed_users, and of each list like it */
 #define CLIENT_GROUPS_MAX 65536 /* supplementary groups of a process: NGROUPS_MAX of Linux */
 #define CHANNELS_MAX 256        /* channels of all sessions together */
 #define REGIONS_MAX 2048        /* regions of one engine, its own included, at most */
@@ -47,6 +47,12 @@
 #define RANGES_SESSION_SURE 8
 #define EXTENTS_SESSION_MIN 512
 #define EXTENTS_SESSION_SURE 32
+/*
+ * Users that are sure of a part of the sessions, at most, and that part: see user_may_attach() of
+ * control/clients/clients.c
+ */
+#define USERS_SURE 8
+#define SESSIONS_USER_SURE 4
 /* What a single session can get of a total of which each session is sure to get a part. */
 #define SESSION_ALONE(total, sure) (((total) - (SESSIONS_MAX - 1) * (sure)) / 2)
 #define EXTENT_BYTES_MIN PAGE_UNIT /* length of the shortest extent of a registered range, bytes */

@@ -2,6 +2,8 @@
 """Which processes may attach: users and groups of the settings, also across user namespaces. A
 refused client and the engine's log say what was compared."""
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -54,12 +56,12 @@ class Access(harness.ClusterTest):
         with open(self.log, encoding="utf-8") as file:
             return file.read()
 
-    def client(self, *command):
+    def client(self, *command, what=("status",)):
         """None: a client that this command starts is served; else what it prints."""
-        done = harness.run([*command, self.ctl, "--socket", self.socket, "status"],
+        done = harness.run([*command, self.ctl, "--socket", self.socket, *what],
                            capture_output=True, text=True,
                            env={**os.environ, "LD_LIBRARY_PATH": self.folder})
-        return None if done.returncode == 0 else done.stderr
+        return None if done.returncode == 0 else done.stdout + done.stderr
 
     def assert_refused(self, said, *words):
         self.assertIsNotNone(said, "it was served")
@@ -76,6 +78,29 @@ class Access(harness.ClusterTest):
                             f"allowed are user 0, root, engine.allowed_users = daemon, {USER} and "
                             "engine.allowed_groups = none")
         self.assertIn(f"which is user {OTHER} and group {OTHER}", said)
+
+    def test_who_does_not_administer_clears_groups_only_and_is_named(self):
+        self.serve(f"engine.allowed_users={USER}", f"engine.admin_groups={GROUP}")
+        record = tempfile.mktemp(prefix="peercache-keys-")
+        for what in (["clear"], ["clear", "--cluster"],
+                     ["keys", "--record", record, "--seconds", "1"]):
+            said = self.client(*become(USER), what=what)
+            self.assertRegex(said, "engine.admin_users")
+            for user in (USER, OTHER):
+                self.assertIsNone(self.client(*become(user, GROUP), what=what))
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(record)
+        self.assertIsNone(self.client(*become(USER), what=["clear", "--namespace", "a"]))
+        self.assertIsNone(self.client(*become(USER),
+                                      what=["clear", "--cluster", "--namespace", "a"]))
+        self.assertRegex(self.logged(), rf"a request of process \d+, user {USER}, is refused: it "
+                         "clears all pages, which only administrators may")
+        report = harness.run([self.ctl, "--socket", self.socket, "status", "--json"],
+                             capture_output=True, text=True,
+                             env={**os.environ, "LD_LIBRARY_PATH": self.folder}).stdout
+        report = json.loads(report)
+        self.assertEqual(report["counters"]["clients_denied"], 3)
+        self.assertIn("client_denied", [f["id"] for f in report["health"]["findings"]])
 
     def test_without_settings_only_root_and_the_engine_s_user_may(self):
         self.serve()

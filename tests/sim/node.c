@@ -55,6 +55,12 @@ void clients_accept(struct control *control)
 	(void)control;
 }
 
+void client_deny(struct control *control, uint32_t channel, const char *text)
+{
+	(void)control, (void)channel, (void)text;
+	abort();
+}
+
 void client_channel_broken(struct control *control, uint32_t channel)
 {
 	(void)control;

@@ -92,6 +92,10 @@ static int clear_ask(
 			"the engine has not removed all pages yet, and goes on; ask again, or raise the time-out");
 	default: return error_set(-ENOTCONN, "the engine ended meanwhile");
 	}
+	if (clear->status == OP_INVALID)
+		return error_set(-EPERM,
+			"this process does not administer the engine and may not clear %s: run it as the engine's user, as root or as one of engine.admin_users and engine.admin_groups, or see engine.clients_clear",
+			group ? "pages" : "all pages");
 	if (clear->status == OP_NO_SPACE)
 		return error_set(-ENOMEM, "too many clears wait, or no memory; ask again");
 	return 0;

@@ -225,7 +225,17 @@ void clear_serve(struct control *control, struct ctl_channel *c, const struct ct
 	uint64_t deadline_ns)
 {
 	bool cluster = op->count & CLEAR_CLUSTER;
+	int may = control->settings->engine_clients_clear;
 
+	if (c->restricted && may != CLIENTS_CLEAR_ALL &&
+		(may == CLIENTS_CLEAR_NO || op->count & CLEAR_ALL)) {
+		client_deny(control, c->id,
+			may == CLIENTS_CLEAR_NO
+				? "it clears pages, which only administrators may (engine.clients_clear = no)"
+				: "it clears all pages, which only administrators may (engine.clients_clear = group); name a group");
+		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
+		return;
+	}
 	if (cluster ? clear_ask(control, c, op, deadline_ns) : clear_add(control, c, op))
 		return;
 	ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_NO_SPACE});

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may attach: the engine's own user, root, engine.allowed_users and engine.allowed_groups. The
- * kernel tells the ids of a process that connects in the engine's user namespace; ids that do not
- * exist there all become one id, the overflow id, which therefore proves nothing in a namespace
- * that lacks some ids. Names are resolved once, before memory is made. Control plane's thread.
+ * Who may attach: the engine's own user, root, engine.allowed_users and engine.allowed_groups; and
+ * who administers the engine: the first two, engine.admin_users and engine.admin_groups. The kernel
+ * tells the ids of a process that connects in the engine's user namespace; ids that do not exist
+ * there all become one id, the overflow id, which therefore proves nothing in a namespace that
+ * lacks some ids. Names are resolved once, before memory is made. Control plane's thread.
  */
 #include "config/text_fit.h"
 #include "engine/control/clients/clients_inner.h"
@@ -151,11 +152,18 @@ static uint32_t overflow_id(const char *map_path, const char *overflow_path)
 
 int client_access_open(const struct settings *s, struct client_access *ret)
 {
-	int rc = list_parse("engine.allowed_users", s->engine_allowed_users, user_id, &ret->users);
+	int rc = list_parse(
+		"engine.allowed_users", s->engine_allowed_users, user_id, &ret->clients.users);
 
 	if (rc == 0)
+		rc = list_parse("engine.allowed_groups", s->engine_allowed_groups, group_id,
+			&ret->clients.groups);
+	if (rc == 0)
 		rc = list_parse(
-			"engine.allowed_groups", s->engine_allowed_groups, group_id, &ret->groups);
+			"engine.admin_users", s->engine_admin_users, user_id, &ret->admins.users);
+	if (rc == 0)
+		rc = list_parse("engine.admin_groups", s->engine_admin_groups, group_id,
+			&ret->admins.groups);
 	ret->unknown_user = overflow_id("/proc/self/uid_map", "/proc/sys/kernel/overflowuid");
 	ret->unknown_group = overflow_id("/proc/self/gid_map", "/proc/sys/kernel/overflowgid");
 	return rc;
@@ -176,16 +184,18 @@ static bool ids_have(const struct client_ids *ids, uint32_t id)
 	return false;
 }
 
-static bool group_allowed(const struct client_access *a, uint32_t id)
+static bool group_allowed(
+	const struct client_access *a, const struct client_ids *groups, uint32_t id)
 {
-	return id != a->unknown_group && ids_have(&a->groups, id);
+	return id != a->unknown_group && ids_have(groups, id);
 }
 
 /*
  * Whether one of the supplementary groups is allowed. *ret_count: how many were compared; -1: they
  * cannot be read.
  */
-static bool groups_allowed(const struct client_access *a, int fd, int *ret_count)
+static bool groups_allowed(
+	const struct client_access *a, const struct client_ids *groups, int fd, int *ret_count)
 {
 	socklen_t bytes = CLIENT_GROUPS_MAX * sizeof(gid_t);
 	gid_t *group = malloc(bytes);
@@ -195,7 +205,7 @@ static bool groups_allowed(const struct client_access *a, int fd, int *ret_count
 	if (group && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, group, &bytes) == 0)
 		*ret_count = (int)(bytes / sizeof(group[0]));
 	for (int i = 0; i < *ret_count && !allowed; i++)
-		allowed = group_allowed(a, group[i]);
+		allowed = group_allowed(a, groups, group[i]);
 	free(group);
 	return allowed;
 }
@@ -216,6 +226,35 @@ static const char *list_shown(char *text, const char *list)
 	return text;
 }
 
+/* Whether the user or a group of the process is in the list. *ret_count: as groups_allowed(). */
+static bool list_has(const struct client_access *a, const struct client_list *list, int fd,
+	const struct ucred *peer, int *ret_count)
+{
+	return (peer->uid != a->unknown_user && ids_have(&list->users, peer->uid)) ||
+	       group_allowed(a, &list->groups, peer->gid) ||
+	       groups_allowed(a, &list->groups, fd, ret_count);
+}
+
+bool client_access_administers(const struct client_access *a, int fd, const struct ucred *peer)
+{
+	int more;
+
+	if (peer->uid != a->unknown_user && (peer->uid == geteuid() || peer->uid == 0))
+		return true;
+	return (a->admins.users.count || a->admins.groups.count) &&
+	       list_has(a, &a->admins, fd, peer, &more);
+}
+
+unsigned client_access_users(const struct client_access *a)
+{
+	unsigned named = a->clients.users.count + a->admins.users.count;
+
+	if (a->clients.groups.count || a->admins.groups.count || named >= USERS_SURE)
+		return USERS_SURE;
+	named += named ? geteuid() != 0 : 0;
+	return named + 1 < USERS_SURE ? named + 1 : USERS_SURE;
+}
+
 bool client_access_allows(const struct control *control, const struct client_access *a, int fd,
 	const struct ucred *peer, char *ret_why, size_t why_bytes)
 {
@@ -224,9 +263,7 @@ bool client_access_allows(const struct control *control, const struct client_acc
 	char users[LIST_SHOWN], groups[LIST_SHOWN], others[GROUPS_SHOWN];
 	int more = 0;
 
-	if (known && (peer->uid == geteuid() || peer->uid == 0 || ids_have(&a->users, peer->uid)))
-		return true;
-	if (group_allowed(a, peer->gid) || groups_allowed(a, fd, &more))
+	if (client_access_administers(a, fd, peer) || list_has(a, &a->clients, fd, peer, &more))
 		return true;
 	if (!known)
 		text_fit(ret_why, why_bytes,

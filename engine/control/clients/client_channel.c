@@ -308,6 +308,8 @@ static void channel_rings_init(struct channel *c, uint32_t rails)
 	c->ctl = (struct ctl_channel){.id = c->id,
 		.header = header,
 		.wake = c->wake,
+		.user = c->session->uid,
+		.restricted = !c->session->administers,
 		.no_credits = !quarantine_allows_credits(c->session)};
 	ring_consumer_init(&c->ctl.ops, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(
@@ -346,9 +348,9 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 
 	if (!session_may_take(s, SHARE_CHANNELS, 1)) {
 		text_fit(text, bytes,
-			"this session has %u channels open and may have no more: %u of %u are left to %u sessions and those to come. Close some, or use fewer threads",
+			"this session has %u channels open and may have no more: %u of %u are left to %u sessions of %u users and those to come. Close some, or use fewer threads",
 			s->channels, clients_left(clients, SHARE_CHANNELS), CHANNELS_MAX,
-			clients->sessions);
+			clients->sessions, clients_users(s, SHARE_CHANNELS));
 		return -EMFILE;
 	}
 	c = calloc(1, sizeof(*c));
@@ -389,7 +391,9 @@ void channel_open_request(struct session *s)
 	}
 	rc = channel_open(s, text, sizeof(text));
 
-	if (rc < 0)
+	if (rc == -EMFILE)
+		session_deny(s, rc, text);
+	else if (rc < 0)
 		session_fail(s, rc, text);
 }
 

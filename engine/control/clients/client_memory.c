@@ -514,29 +514,12 @@ static unsigned region_extents(uint64_t length, unsigned shift)
 	return shift ? (unsigned)((length - 1) >> shift) + 1 : 1;
 }
 
-/*
- * Whether the session may register one more range of `extents` extents. Returns 0, or -EMFILE with
- * the reason in `text`.
- */
-static int region_quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
+static void region_refuse(struct session *s, int rc, const char *text)
 {
-	const struct clients *clients = s->control->clients;
-
-	if (!session_may_take(s, SHARE_RANGES, 1)) {
-		text_fit(text, bytes,
-			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions and those to come. Register fewer, larger ranges, or release some",
-			s->ranges, clients_left(clients, SHARE_RANGES), CLIENT_RANGES_MAX,
-			clients->sessions);
-		return -EMFILE;
-	}
-	if (!session_may_take(s, SHARE_EXTENTS, extents)) {
-		text_fit(text, bytes,
-			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions and those to come. Put it on huge pages, raise rail.mr_bytes or release ranges",
-			extents, s->extents, clients_left(clients, SHARE_EXTENTS), EXTENTS_MAX,
-			clients->sessions);
-		return -EMFILE;
-	}
-	return 0;
+	if (rc == -EMFILE)
+		session_deny(s, rc, text);
+	else
+		session_fail(s, rc, text);
 }
 
 /*
@@ -622,7 +605,7 @@ void region_add_request(struct session *s, int memfd)
 	if (rc == 0) {
 		shift = region_extent_shift(s->control, length, page);
 		extents = region_extents(length, shift);
-		rc = region_quota_check(s, extents, text, sizeof(text));
+		rc = region_quota_check(s, extents, length, text, sizeof(text));
 	}
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, memfd);
@@ -648,7 +631,7 @@ void region_add_request(struct session *s, int memfd)
 	region_work_start(r);
 	return;
 refuse:
-	session_fail(s, rc, text);
+	region_refuse(s, rc, text);
 }
 
 /* ---- memory that a client registers itself --------------------------------------------------- */
@@ -852,7 +835,7 @@ void region_import_request(struct session *s, int memfd)
 		base + length > base) {
 		shift = region_extent_shift(s->control, length, PAGE_UNIT);
 		extents = region_extents(length, shift);
-		rc = region_quota_check(s, extents, text, sizeof(text));
+		rc = region_quota_check(s, extents, length, text, sizeof(text));
 	}
 	if (rc == 0) {
 		text_fit(text, sizeof(text), "the engine cannot read the keys of the range");
@@ -865,7 +848,7 @@ void region_import_request(struct session *s, int memfd)
 			region_free(s->control, r);
 		if (returned)
 			region_lend_end(s, true);
-		session_fail(s, rc, text);
+		region_refuse(s, rc, text);
 		return;
 	}
 	r->base = (void *)(uintptr_t)base;

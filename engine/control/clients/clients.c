@@ -34,60 +34,6 @@
 #include "engine/control/pages/pages.h"
 #include "numa/limit.h"
 
-/* ---- quotas ---------------------------------------------------------------------------------- */
-
-static const struct {
-	unsigned total, min, sure;
-} shares[] = {
-	[SHARE_CHANNELS] = {CHANNELS_MAX, CHANNELS_SESSION_MIN, CHANNELS_SESSION_SURE},
-	[SHARE_RANGES] = {CLIENT_RANGES_MAX, RANGES_SESSION_MIN, RANGES_SESSION_SURE},
-	[SHARE_EXTENTS] = {EXTENTS_MAX, EXTENTS_SESSION_MIN, EXTENTS_SESSION_SURE},
-};
-
-static unsigned session_share_has(const struct session *s, enum client_share what)
-{
-	return what == SHARE_CHANNELS ? s->channels : what == SHARE_RANGES ? s->ranges : s->extents;
-}
-
-unsigned clients_left(const struct clients *clients, enum client_share what)
-{
-	unsigned taken = what == SHARE_CHANNELS ? clients->channels
-			 : what == SHARE_RANGES ? clients->ranges
-						: clients->extents;
-
-	return shares[what].total - taken;
-}
-
-/* What the other sessions, those included that are not attached yet, are still sure to get. */
-static unsigned clients_kept_for_others(const struct session *s, enum client_share what)
-{
-	const struct clients *clients = s->control->clients;
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
-		const struct session *other = clients->session[i];
-		unsigned has = other ? session_share_has(other, what) : 0;
-
-		if (other != s && has < shares[what].sure)
-			kept += shares[what].sure - has;
-	}
-	return kept;
-}
-
-bool session_may_take(const struct session *s, enum client_share what, unsigned wants)
-{
-	unsigned left = clients_left(s->control->clients, what),
-		 kept = clients_kept_for_others(s, what);
-	unsigned sessions = s->control->clients->sessions, share;
-
-	if (left < kept || left - kept < wants)
-		return false;
-	share = (left - kept - wants) / (sessions ? sessions : 1);
-	if (share < shares[what].min)
-		share = shares[what].min;
-	return session_share_has(s, what) + wants <= share;
-}
-
 /* ---- replies --------------------------------------------------------------------------------- */
 
 static int session_reply_send(
@@ -159,9 +105,10 @@ void session_reply_told(struct session *s, uint64_t a, uint64_t b)
 
 /*
  * A process that is refused tries again several times a second, for as long as it runs: the log has
- * it once for each reason. Processes of other PID namespaces have no number here and count as one.
+ * it once for each reason, and once for all requests of its session, whose reasons have numbers
+ * that change. Processes of other PID namespaces have no number here and count as one.
  */
-static bool refusal_is_new(struct clients *clients, const struct session *s)
+static bool refusal_is_new(struct clients *clients, const struct session *s, const char *text)
 {
 	struct client_refusal *oldest = clients->refusal;
 	uint64_t now_ns = net_now();
@@ -170,16 +117,38 @@ static bool refusal_is_new(struct clients *clients, const struct session *s)
 		struct client_refusal *r = &clients->refusal[i];
 
 		if (r->tried_ns && now_ns - r->tried_ns < CLIENT_REFUSAL_NS && r->pid == s->pid &&
-			!strcmp(r->text, s->refusal)) {
+			r->attached == (s->id != 0) && (r->attached || !strcmp(r->text, text))) {
+			text_fit(r->text, sizeof(r->text), "%s", text);
 			r->tried_ns = now_ns;
 			return false;
 		}
 		if (r->tried_ns < oldest->tried_ns)
 			oldest = r;
 	}
-	*oldest = (struct client_refusal){.pid = s->pid, .since_ns = now_ns, .tried_ns = now_ns};
-	memcpy(oldest->text, s->refusal, sizeof(oldest->text));
+	*oldest = (struct client_refusal){
+		.pid = s->pid, .attached = s->id, .since_ns = now_ns, .tried_ns = now_ns};
+	text_fit(oldest->text, sizeof(oldest->text), "%s", text);
 	return true;
+}
+
+static void session_denied(struct session *s, const char *text)
+{
+	s->control->counter[COUNTER_clients_denied]++;
+	if (refusal_is_new(s->control->clients, s, text))
+		log_warn("clients: a request of process %d, user %u, is refused: %s", (int)s->pid,
+			(unsigned)s->uid, text);
+}
+
+void session_deny(struct session *s, int status, const char *text)
+{
+	session_denied(s, text);
+	session_fail(s, status, text);
+}
+
+void client_deny(struct control *control, uint32_t channel, const char *text)
+{
+	if (control->clients && control->clients->channel[channel])
+		session_denied(control->clients->channel[channel]->session, text);
 }
 
 __attribute__((format(printf, 3, 4))) static void session_refuse(
@@ -192,7 +161,7 @@ __attribute__((format(printf, 3, 4))) static void session_refuse(
 	text_vfit(s->refusal, sizeof(s->refusal), format, args);
 	va_end(args);
 	s->control->counter[COUNTER_clients_refused]++;
-	if (refusal_is_new(s->control->clients, s))
+	if (refusal_is_new(s->control->clients, s, s->refusal))
 		log_warn("clients: process %d is refused: %s", (int)s->pid, s->refusal);
 }
 
@@ -215,7 +184,14 @@ static void session_admit(struct session *s)
 {
 	struct clients *clients = s->control->clients;
 	struct session **place = session_place_find(clients->session, SESSIONS_MAX);
+	unsigned has;
 
+	if (place && !user_may_attach(s, &has)) {
+		session_refuse(s, -EUSERS,
+			"user %u has %u sessions, and the other places of %u are kept for other users; end a process of it that uses this engine, or share one session among threads",
+			(unsigned)s->uid, has, SESSIONS_MAX);
+		return;
+	}
 	if (!place) {
 		session_refuse(s, -EUSERS,
 			"%u sessions are attached to this engine, the maximum; end a process that uses it, or share one session among threads",
@@ -356,6 +332,11 @@ static void session_asked_request(struct session *s)
 
 	if (s->request.a != STATISTICS_GET && s->request.a != STATISTICS_EXISTS) {
 		session_fail(s, -EINVAL, "only keys of get or of exists are recorded");
+		return;
+	}
+	if (!s->administers) {
+		session_deny(s, -EPERM,
+			"keys of other processes are recorded for administrators only: the engine's user, root, engine.admin_users and engine.admin_groups");
 		return;
 	}
 	if (clients->recorder && clients->recorder != s) {
@@ -690,6 +671,8 @@ static void clients_accept_one(struct clients *clients, int fd, struct session *
 	s->control = clients->control;
 	s->fd = fd;
 	s->pid = peer.pid;
+	s->uid = peer.uid;
+	s->administers = client_access_administers(&clients->access, fd, &peer);
 	s->pidfd = -1;
 	s->arrival = ++clients->arrivals;
 	if (!client_access_allows(clients->control, &clients->access, fd, &peer, why, sizeof(why)))
@@ -774,7 +757,12 @@ void client_counts(const struct control *control, struct client_counts *ret)
 	for (unsigned i = 0; i < CLIENT_REFUSALS; i++) {
 		const struct client_refusal *r = &clients->refusal[i];
 
-		if (net_now() - r->tried_ns >= CLIENT_TRIES_NS ||
+		if (r->attached && net_now() - r->tried_ns < CLIENT_REFUSAL_NS) {
+			ret->denied++;
+			ret->denied_pid = r->pid;
+			memcpy(ret->denial, r->text, sizeof(ret->denial));
+		}
+		if (r->attached || net_now() - r->tried_ns >= CLIENT_TRIES_NS ||
 			r->tried_ns - r->since_ns < CLIENT_TRIES_NS)
 			continue;
 		ret->refused++;

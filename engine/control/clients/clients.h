@@ -62,6 +62,8 @@ void clients_close(struct control *control);
  * session.
  */
 void client_channel_broken(struct control *control, uint32_t channel);
+/* A right or a quota is why an op of the channel is refused: counted, a finding, in the log. */
+void client_deny(struct control *control, uint32_t channel, const char *text);
 /* A rail has returned what it was told to stop or drop: it does not touch it any more. */
 void client_channel_returned(struct control *control, struct rail_channel *returned);
 void client_region_returned(struct control *control, uint32_t region);
@@ -94,6 +96,10 @@ struct client_counts {
 	unsigned refused;
 	int refused_pid;
 	char refusal[CLIENT_REFUSAL_BYTES];
+	/* attached ones of which a request was refused lately; the last one, and why */
+	unsigned denied;
+	int denied_pid;
+	char denial[CLIENT_REFUSAL_BYTES];
 };
 void client_counts(const struct control *control, struct client_counts *ret);
 

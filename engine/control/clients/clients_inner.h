@@ -9,6 +9,7 @@
  *   client_access.c   which processes may attach
  *   client_channel.c  channel segments, their rings on every rail, quarantine
  *   client_memory.c   client memory: checked, mapped, registered, given to the rails, taken back
+ *   client_quota.c    what a session and a user may take
  *   client_closer.c   the thread that closes descriptors that clients sent
  *   statistics.c      figures that clients count in their channels
  *
@@ -182,6 +183,8 @@ struct session {
 	struct session **place; /* the element of clients->place that points to this session */
 	int fd;
 	pid_t pid;
+	uint32_t uid;
+	bool administers; /* the engine: client_access_administers() */
 	/* pidfd of the client; -1: the process cannot be watched, so it gets no credits */
 	int pidfd;
 	struct event *readable;
@@ -216,8 +219,12 @@ struct client_ids {
 	uint32_t id[CLIENT_IDS_MAX];
 };
 
-struct client_access {
+struct client_list {
 	struct client_ids users, groups;
+};
+
+struct client_access {
+	struct client_list clients, admins;
 	/* what unknown users and groups appear as in this user namespace; UINT32_MAX: none is */
 	uint32_t unknown_user, unknown_group;
 };
@@ -225,6 +232,7 @@ struct client_access {
 /* A process that was refused. */
 struct client_refusal {
 	pid_t pid;
+	bool attached; /* one request was refused, not the session */
 	char text[CLIENT_REFUSAL_BYTES];
 	uint64_t since_ns, tried_ns; /* its first and its last try; 0: this place is free */
 };
@@ -275,6 +283,22 @@ struct clients {
 
 /* ---- clients.c ------------------------------------------------------------------------------- */
 
+/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
+void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
+/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
+void session_fail(struct session *s, int status, const char *text);
+/* The same, where a right or a quota is the reason: counted, a finding, and once in the log. */
+void session_deny(struct session *s, int status, const char *text);
+/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
+void session_reply_told(struct session *s, uint64_t a, uint64_t b);
+/*
+ * Stops the session's channels and drops its regions. clients_turn() frees the session later.
+ * Calling it twice does no harm.
+ */
+void session_end(struct session *s, const char *why);
+
+/* ---- client_quota.c -------------------------------------------------------------------------- */
+
 /* What clients share. */
 enum client_share { SHARE_CHANNELS, SHARE_RANGES, SHARE_EXTENTS };
 
@@ -285,25 +309,33 @@ unsigned clients_left(const struct clients *clients, enum client_share what);
  * not attached yet, is sure to get _SESSION_SURE. Of the rest, the session may take `wants` if it
  * then has no more than (rest - wants) / sessions, or no more than _SESSION_MIN. So a single
  * session stops at half of the rest, and many sessions take nothing from those that come later.
+ * Where several users have more than they are sure of, the same holds for all sessions of a user
+ * together, and the number of users.
  */
 bool session_may_take(const struct session *s, enum client_share what, unsigned wants);
-
-/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
-void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
-/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
-void session_fail(struct session *s, int status, const char *text);
-/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
-void session_reply_told(struct session *s, uint64_t a, uint64_t b);
+/* Number of users that have more of it than their sessions are sure of, that of `s` included. */
+unsigned clients_users(const struct session *s, enum client_share what);
 /*
- * Stops the session's channels and drops its regions. clients_turn() frees the session later.
- * Calling it twice does no harm.
+ * Whether the user gets one more session: each of client_access_users() is sure of
+ * SESSIONS_USER_SURE of them, whatever another one has taken. *ret_has: how many it has.
  */
-void session_end(struct session *s, const char *why);
+bool user_may_attach(const struct session *s, unsigned *ret_has);
+/*
+ * Whether the session may register one more range of `extents` extents. Returns 0, or -EMFILE with
+ * the reason in `text`.
+ */
+int region_quota_check(
+	const struct session *s, unsigned extents, uint64_t length, char *text, size_t bytes);
 
 /* ---- client_access.c ------------------------------------------------------------------------- */
 
 /* Resolves the settings. Returns 0 or -errno, logged but for -ENOMEM. */
 int client_access_open(const struct settings *settings, struct client_access *ret);
+/* Whether the process that has connected as `fd` administers the engine. */
+bool client_access_administers(
+	const struct client_access *access, int fd, const struct ucred *peer);
+/* Number of users that may come, as far as the settings tell, at most USERS_SURE. */
+unsigned client_access_users(const struct client_access *access);
 /*
  * Whether the process that has connected as `fd` may attach; if not, *ret_why has what was
  * compared.

@@ -33,6 +33,7 @@ void credits_add(struct credits *t, const struct credit *credit)
 		i = (i + 1) & (t->room - 1);
 	t->slot[i] = *credit;
 	t->count++;
+	t->bytes[place_rail(credit->place)] += credit->length;
 }
 
 /* Keeps the hash table at most half full. */
@@ -88,6 +89,7 @@ bool credits_take(struct credits *t, uint32_t place, uint32_t generation, struct
 	}
 	t->slot[gap] = (struct credit){0};
 	t->count--;
+	t->bytes[place_rail(place)] -= ret->length;
 	return true;
 }
 
@@ -197,10 +199,31 @@ static void credit_request_queue(
 	pr->last = &waits->next;
 	ctl->evict->rail[rail].requests++;
 	r->channel->asked += r->left;
+	r->channel->asked_bytes[rail] += (uint64_t)r->left * r->length;
 	waits->class->waiting += r->left;
 	waits->class->waited = true;
 	waits->class->slowed = true;
 	evict_refill(ctl->evict, rail, r->length, now_ns);
+}
+
+/*
+ * Whether the slots that the channels of a user hold and wait for would be more than half of the
+ * pool, while another user has a channel, too.
+ */
+static bool credit_above_quota(
+	const struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op)
+{
+	uint64_t bytes = (uint64_t)op->count * op->length;
+	bool others = false;
+
+	for (unsigned i = 0; i < ctl->channels_end; i++) {
+		const struct ctl_channel *each = ctl->channel[i];
+
+		if (each && each->user == c->user)
+			bytes += each->credits.bytes[op->rail] + each->asked_bytes[op->rail];
+		others |= each && each->user != c->user;
+	}
+	return others && bytes > pool_memory(ctl->control->rail[op->rail].pool)->bytes / 2;
 }
 
 void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
@@ -223,6 +246,12 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 		return;
 	}
 	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {
+		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		return;
+	}
+	if (credit_above_quota(ctl, c, op)) {
+		client_deny(ctl->control, c->id,
+			"its user would hold more than half of a pool in slots for pages that it has not stored yet, while other users store, too; store in smaller batches");
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
@@ -250,6 +279,7 @@ static void credit_request_remove(
 	struct ctl_request *r = *link;
 
 	r->channel->asked -= waited;
+	r->channel->asked_bytes[rail] -= (uint64_t)waited * r->length;
 	r->class->waiting -= waited;
 	*link = r->next;
 	ctl->evict->rail[rail].requests--;
@@ -286,6 +316,7 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 		class->pass = pass;
 		class->waiting -= before - r->left;
 		r->channel->asked -= before - r->left;
+		r->channel->asked_bytes[rail] -= (uint64_t)(before - r->left) * r->length;
 		link = &r->next;
 	}
 	for (unsigned i = 0; i < CLASSES_MAX; i++)

@@ -38,6 +38,7 @@ struct credits {
 	struct credit *slot;
 	uint32_t room; /* number of cells of the table, a power of two; 0: nothing allocated yet */
 	uint32_t count;
+	uint64_t bytes[PLACE_RAILS]; /* of the pages, by rail */
 };
 
 /* One channel as ctl*.c sees it. Its memory belongs to client_channel.c. */
@@ -50,6 +51,8 @@ struct ctl_channel {
 	int wake; /* the engine's end of a socket pair: a byte written to it wakes the client */
 	/* true: every credit request is refused; see quarantine_allows_credits() */
 	bool no_credits;
+	bool restricted; /* the process does not administer the engine */
+	uint32_t user;
 	uint32_t owner; /* of the slots granted to the channel: warm_owner_new() */
 	/* The fields from here on are written by ctl.c and ctl_credit.c only. */
 	/*
@@ -65,6 +68,7 @@ struct ctl_channel {
 	 */
 	uint32_t owed;
 	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
+	uint64_t asked_bytes[RAILS_MAX];
 	/*
 	 * the batch of the last CTL_PUBLISH, which its deadline names, and the last page of it in
 	 * each rail's pool, by place; UINT32_MAX: none

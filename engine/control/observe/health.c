@@ -330,6 +330,10 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 		finding_add(ret, FINDING_client_refused,
 			"%u process(es) try to attach and are refused, the last is process %d: %s",
 			s->attached.refused, s->attached.refused_pid, s->attached.refusal);
+	if (s->attached.denied)
+		finding_add(ret, FINDING_client_denied,
+			"a request of %u process(es) was refused in the last minute, the last is process %d: %s",
+			s->attached.denied, s->attached.denied_pid, s->attached.denial);
 	if (s->statistics_refused)
 		finding_add(ret, FINDING_statistics_refused,
 			"%" PRIu64 " channel(s) wrote impossible statistics",

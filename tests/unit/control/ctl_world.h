@@ -240,6 +240,13 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 	directory.place = place;
 }
 
+void client_deny(struct control *control, uint32_t channel, const char *text)
+{
+	(void)channel;
+	assert_non_null(strstr(text, "half of a pool"));
+	control->counter[COUNTER_clients_denied]++;
+}
+
 void client_channel_broken(struct control *control, uint32_t channel)
 {
 	broken_calls++;

@@ -29,6 +29,12 @@ void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *do
 	(void)ctl, (void)later, (void)done;
 }
 
+void client_deny(struct control *control, uint32_t channel, const char *text)
+{
+	(void)channel, (void)text;
+	control->counter[COUNTER_clients_denied]++;
+}
+
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 {
 	(void)control, (void)ret_text, (void)ret_bytes;

@@ -31,7 +31,8 @@ void __wrap_ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_d
 	answers++;
 }
 
-static unsigned refused;
+static unsigned refused, invalid;
+static struct ctl_channel channel;
 
 void __wrap_ctl_answer_now(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_done *done);
@@ -39,13 +40,15 @@ void __wrap_ctl_answer_now(struct ctl *ctl, struct ctl_channel *c, const struct 
 	const struct ctl_done *done)
 {
 	(void)ctl, (void)c, (void)op;
-	assert_int_equal(done->status, OP_NO_SPACE);
+	assert_true(done->status == OP_NO_SPACE || done->status == OP_INVALID);
+	invalid += done->status == OP_INVALID;
 	refused++;
 }
 
 static int begin(void **state)
 {
-	laters = answers = refused = 0;
+	laters = answers = refused = invalid = 0;
+	channel = (struct ctl_channel){0};
 	return setup(state);
 }
 
@@ -53,7 +56,7 @@ static void client_clears(uint16_t bits, const struct page_key *group, unsigned 
 {
 	const struct ctl_op op = {.kind = CTL_CLEAR, .count = bits, .key = *group};
 
-	clear_serve(&node[0].control, NULL, &op, clock_now_ns() + ms * 1000000ull);
+	clear_serve(&node[0].control, &channel, &op, clock_now_ns() + ms * 1000000ull);
 }
 
 /* Key `number` of a group, as clients of node i compute it. */
@@ -218,6 +221,34 @@ static void a_member_with_a_higher_epoch_is_asked_anew(void **state)
 		epoch_past(&node[0].control, &between) && epoch_past(&node[1].control, &between));
 }
 
+static void who_does_not_administer_clears_what_the_setting_says(void **state)
+{
+	static const unsigned invalid_of[][2] = {[CLIENTS_CLEAR_GROUP] = {0, 2},
+		[CLIENTS_CLEAR_NO] = {2, 2},
+		[CLIENTS_CLEAR_ALL] = {0, 0}};
+	const struct page_key group = key_of(1);
+	struct settings changed;
+
+	(void)state;
+	pair_open(60000);
+	changed = *node[0].control.settings;
+	node[0].control.settings = &changed;
+	channel.restricted = true;
+	for (int may = CLIENTS_CLEAR_GROUP; may <= CLIENTS_CLEAR_ALL; may++) {
+		changed.engine_clients_clear = may;
+		for (uint16_t all = 0; all < 2; all++) {
+			invalid = 0;
+			client_clears(all * CLEAR_ALL, &group, 60000);
+			client_clears((uint16_t)(all * CLEAR_ALL | CLEAR_CLUSTER), &group, 60000);
+			assert_int_equal(invalid, invalid_of[may][all]);
+		}
+	}
+	channel.restricted = false;
+	changed.engine_clients_clear = CLIENTS_CLEAR_NO;
+	client_clears(CLEAR_ALL, &group, 60000);
+	assert_int_equal(invalid, 0);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -229,6 +260,7 @@ int main(void)
 		T(a_member_that_has_not_taken_it_at_the_deadline_takes_it_later),
 		T(a_member_that_leaves_is_not_waited_for),
 		T(a_member_with_a_higher_epoch_is_asked_anew),
+		T(who_does_not_administer_clears_what_the_setting_says),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

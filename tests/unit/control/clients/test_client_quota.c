@@ -287,6 +287,89 @@ static void quotas_hold_under_random_requests_and_releases(void **state)
 	drop_all(fd, SESSIONS);
 }
 
+/* ---- users ----------------------------------------------------------------------------------- */
+
+enum { STRANGER = 4711 };
+
+/* A session of another user than the test's. */
+static int dial_as(uint32_t uid)
+{
+	int fd = dial();
+
+	pump();
+	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++)
+		if (control.clients->silent[i])
+			control.clients->silent[i]->uid = uid;
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
+	return fd;
+}
+
+static void a_user_with_many_sessions_leaves_other_users_theirs(void **state)
+{
+	int fd[SESSIONS_MAX + 1];
+	unsigned kept, n = 0;
+
+	(void)state;
+	control.clients->access.clients.users.count = 1;
+	kept = (client_access_users(&control.clients->access) - 1) * SESSIONS_USER_SURE;
+	assert_true(kept >= SESSIONS_USER_SURE);
+	do {
+		fd[n] = dial();
+	} while (status_of(fd[n], ATTACH_HELLO, 0, 0, -1) == 0 && ++n);
+	assert_int_equal(n, SESSIONS_MAX - kept);
+	assert_int_equal(control.counter[COUNTER_clients_refused], 1);
+	close(fd[n]);
+	for (unsigned i = 0; i < SESSIONS_USER_SURE; i++)
+		fd[n++] = dial_as(STRANGER);
+	control.clients->access.clients.users.count = 0;
+	close_all(fd, n);
+}
+
+static void the_channels_of_a_user_are_a_share_among_users(void **state)
+{
+	enum { SESSIONS = 8 };
+	unsigned rest = CHANNELS_MAX - 3 - (SESSIONS_MAX - 1) * CHANNELS_SESSION_SURE;
+	unsigned all = 0;
+	int fd[1 + SESSIONS];
+	struct answer a;
+
+	(void)state;
+	fd[0] = dial_as(STRANGER);
+	for (unsigned i = 0; i < 3; i++) {
+		world.commands = 0;
+		assert_int_equal(status_of(fd[0], ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+	}
+	for (unsigned i = 1; i <= SESSIONS; i++) {
+		fd[i] = dial();
+		all += take_all(fd[i], ATTACH_CHANNEL_OPEN, -1, &a);
+	}
+	check_reason(&a, "of 2 users");
+	assert_true(all >= SESSIONS * CHANNELS_SESSION_SURE + rest / 3 - 1);
+	assert_true(all <= SESSIONS * CHANNELS_SESSION_SURE + rest / 3 + 1);
+	assert_true(control.counter[COUNTER_clients_denied] >= SESSIONS);
+	assert_true(3 + take_all(fd[0], ATTACH_CHANNEL_OPEN, -1, &a) >= CHANNELS_SESSION_MIN);
+	drop_all(fd, 1 + SESSIONS);
+}
+
+static void the_memory_of_a_user_is_limited_over_its_sessions(void **state)
+{
+	int fd[3], memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	settings.engine_user_memory = 3 * 4096;
+	fd[2] = dial_as(STRANGER);
+	fd[0] = dial();
+	fd[1] = dial();
+	assert_int_equal(status_of(fd[0], ATTACH_REGION_ADD, 0, 4096, memfd), 0);
+	assert_int_equal(take_all(fd[1], ATTACH_REGION_ADD, memfd, &a), 2);
+	check_reason(&a, "has more than engine.user_memory, 12288");
+	assert_int_equal(take_all(fd[2], ATTACH_REGION_ADD, memfd, &a), 3);
+	settings.engine_user_memory = 0;
+	close(memfd);
+	drop_all(fd, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -297,6 +380,9 @@ int main(void)
 		TEST(a_share_is_not_exceeded_by_several_at_once),
 		TEST(many_sessions_leave_each_later_one_its_part),
 		TEST(quotas_hold_under_random_requests_and_releases),
+		TEST(a_user_with_many_sessions_leaves_other_users_theirs),
+		TEST(the_channels_of_a_user_are_a_share_among_users),
+		TEST(the_memory_of_a_user_is_limited_over_its_sessions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -417,6 +417,44 @@ static void a_period_in_which_requests_waited_shows_twice_the_demand(void **stat
 
 /* ---- table of credits ------------------------------------------------------------------------ */
 
+/* The pool has 16 slots of this length at most, some of which are kept free. */
+static void a_user_holds_at_most_half_of_a_pool_while_another_one_stores(void **state)
+{
+	const uint32_t length = 512u << 10;
+	const uint16_t half = (uint16_t)(pool_memory(control.rail[0].pool)->bytes / 2 / length);
+	struct client a, b, other;
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	client_open(&other, 2);
+	a.channel.user = b.channel.user = 7;
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = half, .length = length});
+	turns();
+	for (unsigned i = 0; i < half; i++) {
+		assert_true(got(&a, &done));
+		assert_int_equal(done.status, OP_HIT);
+	}
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = length});
+	turns();
+	assert_true(got(&b, &done));
+	assert_int_equal(done.status, OP_NO_SPACE);
+	assert_int_equal(control.counter[COUNTER_clients_denied], 1);
+	put(&other, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = length});
+	turns();
+	assert_true(got(&other, &done));
+	assert_int_equal(done.status, OP_HIT);
+	client_close(&other);
+	/* alone again; what has no room waits */
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = length});
+	turns();
+	assert_true(got(&b, &done) ? done.status == OP_HIT : b.channel.asked == 1);
+	assert_int_equal(control.counter[COUNTER_clients_denied], 1);
+	client_close(&a);
+	client_close(&b);
+}
+
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 {
 	enum { PLACES = 300 };
@@ -451,6 +489,13 @@ static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 		place = place_make(at % 16, at * 3);
 		assert_int_equal(held[at] != 0, credits_find(&table, place, held[at]) != NULL);
 	}
+	for (unsigned rail = 0; rail < PLACE_RAILS; rail++) {
+		uint64_t bytes = 0;
+
+		for (uint32_t at = rail; at < PLACES; at += 16)
+			bytes += held[at] ? at + 1 : 0;
+		assert_int_equal(table.bytes[rail], bytes);
+	}
 	credits_free(&table);
 }
 
@@ -471,6 +516,7 @@ int main(void)
 		TEST(the_reserve_is_not_larger_than_the_rate_needs),
 		TEST(a_period_in_which_requests_waited_shows_twice_the_demand),
 		TEST(demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period),
+		TEST(a_user_holds_at_most_half_of_a_pool_while_another_one_stores),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};
 

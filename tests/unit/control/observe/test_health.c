@@ -329,6 +329,14 @@ static void the_states_of_the_engine_are_findings(void **state)
 		"2 process(es) try to attach and are refused, the last is process 4711: user 7",
 		FINDING_COUNT);
 	setup(NULL);
+	s.attached.denied = 1;
+	s.attached.denied_pid = 4712;
+	strcpy(s.attached.denial, "it clears");
+	make();
+	only(FINDING_client_denied,
+		"a request of 1 process(es) was refused in the last minute, the last is process 4712: it clears",
+		FINDING_COUNT);
+	setup(NULL);
 	s.statistics_refused = 1;
 	make();
 	only(FINDING_statistics_refused, "1 channel(s) wrote impossible statistics", FINDING_COUNT);
@@ -430,7 +438,7 @@ static void everything_wrong(void)
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	s.directory.behind = 1;
 	s.slots_unproven = 1;
-	s.statistics_refused = s.attached.refused = 1;
+	s.statistics_refused = s.attached.refused = s.attached.denied = 1;
 	s.counter[COUNTER_credits_refused]++;
 	s.counter[COUNTER_entries_dropped]++;
 	s.counter[COUNTER_disk_drops]++;

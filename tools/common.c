@@ -277,6 +277,8 @@ void parse_crc(const char *text)
 		die("--crc %s: give never, sample, sample:N or always", text);
 }
 
+const char *secret_file;
+
 struct pc *open_session(const char *socket, const char *name_space)
 {
 	struct pc_options options = crc_options;
@@ -284,7 +286,7 @@ struct pc *open_session(const char *socket, const char *name_space)
 
 	options.socket = socket;
 	options.name_space = name_space;
-	if (pc_open(&options, &pc))
+	if (pc_open_with_secret(&options, secret_file, &pc))
 		die("%s", pc_error());
 	return pc;
 }

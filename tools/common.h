@@ -116,6 +116,8 @@ unsigned parse_sockets(const char *list, const char **ret_sockets);
  * (one in N) or always. For the calls of open_session() that follow. Calls die() if it is invalid.
  */
 void parse_crc(const char *text);
+/* File with the secret of the namespaces; NULL: none. */
+extern const char *secret_file;
 /* Opens a session, or calls die() with the reason. */
 struct pc *open_session(const char *socket, const char *name_space);
 /* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */

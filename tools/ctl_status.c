@@ -293,7 +293,7 @@ int ctl_open(const struct ctl_run *ctl, struct pc **ret_pc)
 {
 	const struct pc_options options = {.socket = ctl->socket, .name_space = ctl->name_space};
 
-	return pc_open(&options, ret_pc);
+	return pc_open_with_secret(&options, secret_file, ret_pc);
 }
 
 json_object *ctl_report(struct ctl_run *ctl)

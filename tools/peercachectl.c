@@ -45,6 +45,8 @@ static const char help[] =
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
 	"                       part in front of ||, such as \"pc2|model=M|prefix=|tag=\" (default: all)\n"
+	"  --namespace-secret-file FILE\n"
+	"                       secret of the tenant whose keys they are\n"
 	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart\n"
 	"                       and clear: 60000)\n"
 	"  --string S           put: store this string\n"
@@ -322,8 +324,8 @@ int main(int argc, char **argv)
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
 		{"record", 1, NULL, 'R'}, {"seconds", 1, NULL, 'T'}, {"max-bytes", 1, NULL, 'M'},
-		{"gets", 0, NULL, 'G'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
-		{NULL, 0, NULL, 0}};
+		{"gets", 0, NULL, 'G'}, {"namespace-secret-file", 1, NULL, 'n'},
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {.name_space = "peercachectl",
 		.timeout_ms = 5000,
 		.restart_ms = 60000,
@@ -360,6 +362,7 @@ int main(int argc, char **argv)
 			ctl.max_bytes = parse_size("--max-bytes", optarg, 4096, 1ull << 40);
 			break;
 		case 'G': ctl.gets = true; break;
+		case 'n': secret_file = optarg; break;
 		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;
 		default: die("see --help");

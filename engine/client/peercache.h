@@ -144,6 +144,16 @@ struct pc_options {
  */
 PC_API int pc_open(const struct pc_options *options, struct pc **ret_pc);
 /*
+ * The same, with a secret of this tenant: 32 to 64 bytes in a file of mode 0600, without the line
+ * feed at its end. All namespaces and groups of the session, also those of pc_channel_name_space()
+ * and pc_clear(), are hashed with it (BLAKE2b), so a process finds and clears only what was stored
+ * with the same secret. NULL: none. The file is read once. -EINVAL: it is missing or wrong.
+ *
+ *   pc_open_with_secret(&(struct pc_options){.name_space = "llama-70b"}, "/etc/tenant-a", &pc);
+ */
+PC_API int pc_open_with_secret(
+	const struct pc_options *options, const char *secret_file, struct pc **ret_pc);
+/*
  * Ends the session. The caller has closed all channels before, and no other thread uses `pc`. Frees
  * registered and allocated memory. Does not wait for the engine, which deregisters that memory when
  * it sees the end of the session. NULL is allowed.

@@ -17,6 +17,7 @@
  * child each inherited session is, from its first instruction on, one whose engine is gone and that
  * never attaches again: calls return PC_GONE, and closing frees only what the child has of its own.
  */
+#include "config/secret_file.h"
 #include "config/clock.h"
 #include "config/limits.h"
 #include "config/text_fit.h"
@@ -41,6 +42,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define REPORT_BYTES_MAX (64u << 20)
@@ -471,7 +473,52 @@ static int verify_option(const struct pc_options *options, uint32_t *ret_one_in)
 	return error_set(-EINVAL, "verify is %d; give a value of enum pc_verify", options->verify);
 }
 
+static void secret_close(struct key_secret *secret)
+{
+	if (!secret)
+		return;
+	explicit_bzero(secret, sizeof(*secret));
+	munmap(secret, sizeof(*secret));
+}
+
+/* Reads a file. Returns 0, or -errno with an error text. */
+static int secret_open(const char *path, struct key_secret **ret)
+{
+	struct key_secret *secret = mmap(
+		NULL, sizeof(*secret), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char text[sizeof(secret->byte) + 3]; /* a line end, and one that is too long */
+	const char *wrong = "out of memory";
+	int n;
+
+	if (secret == MAP_FAILED)
+		return error_set(-ENOMEM, "namespace secret %s: out of memory", path);
+	(void)madvise(secret, sizeof(*secret), MADV_DONTDUMP);
+	(void)madvise(secret, sizeof(*secret), MADV_WIPEONFORK);
+	n = secret_file_read(path, text, sizeof(text), &wrong);
+	if (n >= 0 && n <= (int)sizeof(secret->byte)) {
+		memcpy(secret->byte, text, (size_t)n);
+		secret->bytes = (unsigned)n;
+	}
+	explicit_bzero(text, sizeof(text));
+	if (n >= 0 && secret->bytes < KEY_SECRET_BYTES_MIN) {
+		wrong = "it has not 32 to 64 bytes; make one with openssl rand -hex 32";
+		n = -EINVAL;
+	}
+	if (n < 0) {
+		secret_close(secret);
+		return error_set(-EINVAL, "namespace secret %s: %s", path, wrong);
+	}
+	*ret = secret;
+	return 0;
+}
+
 int pc_open(const struct pc_options *options, struct pc **ret_pc)
+{
+	return pc_open_with_secret(options, NULL, ret_pc);
+}
+
+int pc_open_with_secret(
+	const struct pc_options *options, const char *secret_file, struct pc **ret_pc)
 {
 	const char *path = socket_path(options);
 	const char *name_space = options && options->name_space ? options->name_space : "";
@@ -496,12 +543,16 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 	pthread_mutex_init(&pc->lock, NULL);
 	attacher_init(pc);
 	memcpy(pc->socket, path, strlen(path) + 1);
-	key_name_space(name_space, &pc->name_space);
 	pc->no_reattach = options && options->no_reattach;
 	pc->verify_one_in = one_in;
 	pc->cores = cores > 0 ? (unsigned)cores : 1;
 	fork_watch(pc);
-	rc = pc_attach(pc);
+	if (secret_file && *secret_file)
+		rc = secret_open(secret_file, &pc->secret);
+	if (!rc)
+		rc = key_name_space(pc->secret, name_space, &pc->name_space);
+	if (!rc)
+		rc = pc_attach(pc);
 	if (rc) {
 		pc_close(pc);
 		return rc;
@@ -526,6 +577,7 @@ void pc_close(struct pc *pc)
 		pc_session_put(pc, session);
 	}
 	memory_free_all(pc);
+	secret_close(pc->secret);
 	pthread_cond_destroy(&pc->attacher.ended);
 	fork_unwatch(pc);
 	pthread_mutex_destroy(&pc->wire);

@@ -48,6 +48,7 @@ struct pc {
 	pthread_mutex_t lock;
 	char socket[108];
 	struct key_space name_space;
+	struct key_secret *secret; /* of all namespaces; NULL: none */
 	unsigned cores;
 	bool no_reattach;
 	bool inherited;         /* this process is a child of fork(): the session is its parent's */

@@ -471,15 +471,17 @@ void pc_channel_close(struct pc_channel *ch)
 
 int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
 {
+	int rc = 0;
+
 	error_clear();
 	if (!ch)
 		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
 	if (name_space)
-		key_name_space(name_space, &ch->name_space);
+		rc = key_name_space(ch->pc->secret, name_space, &ch->name_space);
 	else
 		ch->name_space = ch->pc->name_space;
 	ch->epochs_version = CLIENT_NONE;
-	return 0;
+	return rc;
 }
 
 void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts)

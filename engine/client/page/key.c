@@ -30,16 +30,6 @@ static struct page_key key_digest(const void *bytes, size_t count)
 	return (struct page_key){{hash.low64, hash.high64}};
 }
 
-void key_name_space(const char *name_space, struct key_space *ret)
-{
-	const char *end = strstr(name_space, KEY_GROUP_END);
-
-	ret->digest = key_digest(name_space, strlen(name_space));
-	ret->group = end ? key_digest(name_space, (size_t)(end - name_space)) : ret->digest;
-	ret->group.word[0] &= PAGE_GROUP_0;
-	ret->group.word[1] &= PAGE_GROUP_1;
-}
-
 /* Of the namespace in this epoch. Without a clear it is the namespace's own. */
 static struct page_key key_epoch_digest(const struct key_space *space, const struct epoch *epoch)
 {

@@ -44,13 +44,29 @@ static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed
 struct key_space {
 	struct page_key digest; /* of the whole text */
 	struct page_key group;  /* bits of PAGE_GROUP_*, of the text in front of KEY_GROUP_END */
+	struct page_key plain;  /* with a secret: hash of the text without it */
 };
 #define KEY_GROUP_END "||"
 /* bits of a page key that are the same in all keys of a namespace and an epoch */
 #define KEY_FIXED_0 (PAGE_GROUP_0 | PAGE_EPOCH_0)
 #define KEY_FIXED_1 PAGE_GROUP_1
 
-void key_name_space(const char *name_space, struct key_space *ret);
+/*
+ * A secret of a tenant. Namespaces are then hashed by BLAKE2b with it as the key, so that another
+ * tenant with the same namespaces has other page keys. In a page of its own, which is not in core
+ * dumps and is all zero in children of fork().
+ */
+struct key_secret {
+	unsigned bytes;
+	char byte[64]; /* the longest key of BLAKE2b */
+};
+#define KEY_SECRET_BYTES_MIN 32u
+
+/*
+ * Hashes a namespace; `secret` may be NULL. *ret has one, or is all zero. Returns 0, or -errno
+ * with an error text: then *ret is a namespace that no process has.
+ */
+int key_name_space(const struct key_secret *secret, const char *name_space, struct key_space *ret);
 /*
  * Prepares `text` for key_hash(): writes the digest of the namespace and its epochs in front of the
  * place of the key, once for all keys of the namespace.

@@ -137,16 +137,16 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct py_session *s = (struct py_session *)self;
 	struct pc_options options = {.socket = NULL};
-	const char *verify = "sample";
+	const char *verify = "sample", *secret = NULL;
 	struct pc *pc = NULL;
 	int rc;
 
 	if ((kwargs && PyDict_Size(kwargs)) ||
-		!PyArg_ParseTuple(
-			args, "|zsI:Session", &options.socket, &verify, &options.verify_one_in)) {
+		!PyArg_ParseTuple(args, "|zsIz:Session", &options.socket, &verify,
+			&options.verify_one_in, &secret)) {
 		if (!PyErr_Occurred())
 			PyErr_SetString(PyExc_TypeError,
-				"Session(socket=None, verify='sample', verify_one_in=0) takes no keywords");
+				"Session(socket=None, verify='sample', verify_one_in=0, secret_file=None) takes no keywords");
 		return -1;
 	}
 	if (!verify_read(verify, &options.verify)) {
@@ -159,7 +159,7 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
 		return -1;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = pc_open(&options, &pc);
+	Py_BEGIN_ALLOW_THREADS rc = pc_open_with_secret(&options, secret, &pc);
 	Py_END_ALLOW_THREADS if (rc)
 	{
 		session_raise(rc);
@@ -455,7 +455,7 @@ static PyMethodDef methods[] =
 
 static PyType_Slot slots[] = {
 	{Py_tp_doc,
-		(void *)"Session(socket=None, verify='sample', verify_one_in=0): an attachment to the engine of this host. socket: path of the engine's Unix socket; None: $PEERCACHE_SOCKET or the default. verify: never, sample or always: which pages of a get are compared with their CRC32C; verify_one_in: of a sample, one page in this number; 0: 1000. Any thread may use it; calls run without the interpreter's lock. Raises OSError if no engine runs there."},
+		(void *)"Session(socket=None, verify='sample', verify_one_in=0, secret_file=None): an attachment to the engine of this host. socket: path of the engine's Unix socket; None: $PEERCACHE_SOCKET or the default. verify: never, sample or always: which pages of a get are compared with their CRC32C; verify_one_in: of a sample, one page in this number; 0: 1000. secret_file: a secret of 32 to 64 bytes, which is hashed into all namespaces. Any thread may use it; calls run without the interpreter's lock. Raises OSError if no engine runs there."},
 	{Py_tp_new, (void *)session_new},
 	{Py_tp_init, (void *)session_init},
 	{Py_tp_dealloc, (void *)session_dealloc},

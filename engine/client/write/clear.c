@@ -14,6 +14,7 @@
 #include "engine/client/error.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
+#include "engine/client/attach/attach.h"
 #include "engine/client/attach/session.h"
 #include "engine/client/write/write.h"
 
@@ -57,8 +58,9 @@ static int clear_ask(
 {
 	uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns(timeout_ms);
 	enum pc_result result = PC_PENDING;
-	struct key_space space;
+	struct key_space space = {0};
 	struct pc_batch *b;
+	int rc;
 
 	error_clear();
 	if (!ch)
@@ -70,7 +72,9 @@ static int clear_ask(
 	if (!group) {
 		clear->what |= CLEAR_ALL;
 	} else {
-		key_name_space(group, &space);
+		rc = key_name_space(ch->pc->secret, group, &space);
+		if (rc)
+			return rc;
 		clear->group = space.group;
 	}
 	if (!channel_ready(ch, deadline_ns))

@@ -105,7 +105,7 @@ struct page_key fake_key(const char *name)
 	struct page_key key;
 	struct key_text text;
 
-	key_name_space("tests", &name_space);
+	(void)key_name_space(NULL, "tests", &name_space);
 	key_text_init(&text, &name_space, &(struct epoch){0, 0});
 	key_hash(&text, name, strlen(name), &key);
 	return key;

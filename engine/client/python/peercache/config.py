@@ -46,7 +46,8 @@ OURS = {"engine_socket", "engine_start", "engine_keep", "engine_path", "engine_l
 
 # Keys whose values are the fields of Config with the same names.
 OWN_FIELDS = ("engine_socket", "engine_start", "engine_keep", "engine_path", "timeout_ms",
-              "exists_timeout_ms", "verify", "verify_one_in", "interface_v1")
+              "exists_timeout_ms", "verify", "verify_one_in", "interface_v1",
+              "namespace_secret_file")
 
 
 # ---- readers of one value: return what it means, or raise ValueError with the remedy -------------
@@ -232,6 +233,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": path(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": path(), "engine_log": path(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
+    "namespace_secret_file": path(),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
     "interface_v1": flag_of_sglang, "extra_backend_tag": verbatim, "prefix": verbatim,
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
@@ -276,6 +278,8 @@ class Config:
     engine_log: str = ""  # log of a started engine
     # "prefix" and "extra_backend_tag"; each is a part of every key, and "" stands for a missing one
     tags: tuple[str, str] = ("", "")
+    # file with a secret that is hashed into every namespace; only its path is here
+    namespace_secret_file: str = ""
     interface_v1: bool = False  # SGLang calls the v1 methods
     timeout_ms: int = 5000  # deadline of a get or set
     exists_timeout_ms: int = 1000  # deadline of a look-up

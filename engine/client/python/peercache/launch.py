@@ -144,9 +144,10 @@ def find_keeper(engine: str) -> str:
     return found
 
 
-def session_arguments(config: Config) -> tuple[str, str, int]:
+def session_arguments(config: Config) -> tuple[str, str, int, str]:
     """The arguments of Session() that a config means."""
-    return config.engine_socket, config.verify, config.verify_one_in
+    return (config.engine_socket, config.verify, config.verify_one_in,
+            config.namespace_secret_file)
 
 
 def attach(config: Config) -> Optional[Session]:

@@ -204,12 +204,14 @@ def main(words: Optional[Sequence[str]] = None) -> int:
                         "removed, over ZeroMQ (libzmq5), such as tcp://127.0.0.1:31995")
     parser.add_argument("--texts", metavar="PATH", help="of --events: a socket that this program "
                         "makes; clients on this host have the path in $PEERCACHE_EVENTS")
+    parser.add_argument("--namespace-secret-file", metavar="FILE", help="secret of the tenant "
+                        "whose pages these are, as in the extra config")
     parser.add_argument("--backend", default="peercache", help="of --events: backend_id")
     parser.add_argument("--known", type=int, default=1 << 20, help="of --events: pages that are "
                         "known at most (default: 1048576)")
     options = parser.parse_args(words)
     try:
-        session = Session(options.socket)
+        session = Session(options.socket, "sample", 0, options.namespace_secret_file)
         server = Server((options.bind, options.port), Directory(session))
         if options.events:
             published = events.opened(session, options)

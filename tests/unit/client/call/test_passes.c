@@ -76,7 +76,7 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 	(void)state;
 	assert_non_null(channel);
 	channel->cache = calloc(CACHE_SETS, sizeof(*channel->cache)); /* only prefetched */
-	key_name_space("llama-70b/bf16", &digest);
+	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest), 0);
 	key_text_init(&channel->key_text, &digest, &(struct epoch){0, 0});
 	for (unsigned round = 0; round < 200; round++) {
 		for (unsigned i = 0; i < KEYS; i++)

@@ -24,7 +24,7 @@ static struct page_key hash(const char *name_space, const void *key, size_t byte
 	struct page_key out;
 	struct key_text text;
 
-	key_name_space(name_space, &digest);
+	assert_int_equal(key_name_space(NULL, name_space, &digest), 0);
 	key_text_init(&text, &digest, &(struct epoch){0, 0});
 	key_hash(&text, key, bytes, &out);
 	return out;
@@ -112,7 +112,7 @@ static void a_key_hashes_alike_after_any_other_key(void **state)
 
 	(void)state;
 	print_message("seed %lu\n", seed);
-	key_name_space("llama-70b/bf16", &digest);
+	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest), 0);
 	key_text_init(&text, &digest, &(struct epoch){0, 0});
 	for (unsigned k = 0; k < 3000; k++) {
 		size_t count = map_mix(seed + k) % KEY_BYTES_MAX + 1;
@@ -281,6 +281,31 @@ static void control_requests_are_limited_by_the_room_for_their_answers(void **st
 	rails_delete(ch);
 }
 
+/* The numbers are those of Python's hashlib.blake2b(text, key=, digest_size=16, person=). */
+static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
+{
+	const struct page_key digest = {{0x2a929910e4e2de30, 0x116f93e93b6d40f8}};
+	const struct page_key group = {
+		{0x3f8c103ee098beab & PAGE_GROUP_0, 0x7efb0f0766a2e423 & PAGE_GROUP_1}};
+	struct key_space space = {0}, other = {0}, none = {0};
+	const struct key_secret a = {32, "0123456789abcdef0123456789abcdef"};
+	const struct key_secret b = {32, "0123456789abcdef0123456789abcdeF"};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) { /* the second time from memory */
+		assert_int_equal(key_name_space(&a, "llama||rank 3", &space), 0);
+		assert_true(page_key_equal(&space.digest, &digest));
+		assert_true(page_key_equal(&space.group, &group));
+	}
+	assert_int_equal(key_name_space(&b, "llama||rank 3", &other), 0);
+	assert_int_equal(key_name_space(NULL, "llama||rank 3", &none), 0);
+	assert_false(page_key_equal(&other.digest, &digest));
+	assert_false(page_key_equal(&none.digest, &digest));
+	assert_int_equal(key_name_space(&a, "llama||rank 4", &space), 0);
+	assert_false(page_key_equal(&space.digest, &digest));
+	assert_true(page_key_equal(&space.group, &group));
+}
+
 static void results_have_names(void **state)
 {
 	(void)state;
@@ -303,6 +328,7 @@ int main(void)
 		cmocka_unit_test(the_victim_of_a_full_set_is_the_first_of_its_oldest),
 		cmocka_unit_test(the_cache_remembers_as_many_locations_as_it_is_made_for),
 		cmocka_unit_test(control_requests_are_limited_by_the_room_for_their_answers),
+		cmocka_unit_test(a_namespace_with_a_secret_is_keyed_blake2b),
 		cmocka_unit_test(results_have_names),
 	};
 

@@ -9,10 +9,12 @@ import base64
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import socketserver
+import ssl
 import struct
 import subprocess
 import sys
@@ -298,15 +300,43 @@ class Changes(SourceTest):
                          "the resolver waits for 5 s")
 
 
-class Etcd:
-    """A real etcd of one member, with its data in `folder`."""
+def openssl(folder, *words):
+    harness.run(["openssl", *words], cwd=folder, capture_output=True, check=True)
 
-    def __init__(self, folder):
+
+def certificate(folder, name, alternative="", ca="ca"):
+    """NAME.pem and NAME.key, signed by that CA; a CA has its own name."""
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj",
+               "/CN=" + name, "-keyout", name + ".key"]
+    if name == ca:
+        openssl(folder, "req", "-x509", "-days", "2", *options, "-out", name + ".pem")
+        return
+    with open(os.path.join(folder, name + ".ext"), "w", encoding="ascii") as file:
+        file.write(f"subjectAltName={alternative}\n" if alternative else "")
+    openssl(folder, "req", *options, "-out", name + ".csr")
+    openssl(folder, "x509", "-req", "-days", "2", "-in", name + ".csr", "-CA", ca + ".pem",
+            "-CAkey", ca + ".key", "-CAcreateserial", "-extfile", name + ".ext", "-out",
+            name + ".pem")
+
+
+class Etcd:
+    """A real etcd of one member, with its data in `folder`; `tls`: https, certificates there."""
+
+    def __init__(self, folder, tls=False):
         self.folder = folder
         self.port, self.peer_port = harness.cluster.free_port(), harness.cluster.free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' * tls}://127.0.0.1:{self.port}"
         self.process = None
         self.token = None
+        self.tls = tls and ["--client-cert-auth", *(
+            word for option, name in (("--trusted-ca-file", "ca.pem"), ("--cert-file", "etcd.pem"),
+                                      ("--key-file", "etcd.key"))
+            for word in (option, os.path.join(folder, name)))]
+        self.context = None
+        if tls:
+            self.context = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
+            self.context.load_cert_chain(os.path.join(folder, "engine.pem"),
+                                         os.path.join(folder, "engine.key"))
         self.start()
 
     def start(self):
@@ -316,13 +346,15 @@ class Etcd:
                  "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
                  "--listen-peer-urls", f"http://127.0.0.1:{self.peer_port}",
                  "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peer_port}",
-                 "--initial-cluster", f"default=http://127.0.0.1:{self.peer_port}"],
+                 "--initial-cluster", f"default=http://127.0.0.1:{self.peer_port}",
+                 *(self.tls or [])],
                 stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"})
         harness.wait_for(self.healthy, 60, "etcd serves")
 
     def healthy(self):
         try:
-            with urllib.request.urlopen(self.url + "/health", timeout=5) as answer:
+            with urllib.request.urlopen(self.url + "/health", timeout=5,
+                                        context=self.context) as answer:
                 return json.load(answer)["health"] == "true"
         except (OSError, ValueError):
             return False
@@ -335,7 +367,8 @@ class Etcd:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
         if self.token:
             request.add_header("Authorization", self.token)
-        with urllib.request.urlopen(request, timeout=30 * harness.SLOW) as answer:
+        with urllib.request.urlopen(request, timeout=30 * harness.SLOW,
+                                    context=self.context) as answer:
             return json.load(answer)
 
     def keys(self):
@@ -507,19 +540,89 @@ class WithEtcd(SourceTest):
         self.stop_cleanly(engines)
 
 
+class WithTls(WithEtcd):
+    """etcd over https, which wants a certificate of each client."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-etcd-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name, alternative in (("ca", ""), ("etcd", "IP:127.0.0.1"), ("engine", "")):
+            certificate(self.folder, name, alternative)
+        self.etcd = Etcd(self.folder, True)
+        self.addCleanup(self.etcd.stop)
+
+    def files(self, ca="ca", engine="engine"):
+        path = os.path.join(self.folder, "")
+        return [f"cluster.etcd_ca={path}{ca}.pem",
+                *([f"cluster.etcd_cert={path}{engine}.pem", f"cluster.etcd_key={path}{engine}.key"]
+                  if engine else [])]
+
+    def begin(self, nodes, *settings, urls=None, **options):
+        return super().begin(nodes, *(settings or self.files()), urls=urls, **options)
+
+    def test_who_cannot_prove_its_name_is_refused_with_a_reason(self):
+        certificate(self.folder, "other", ca="other")
+        for settings, url, why in (
+                (self.files("other"), None, "certificate is refused: .*see cluster.etcd_ca"),
+                (self.files(), self.etcd.url.replace("127.0.0.1", "localhost"),
+                 "certificate is refused: hostname mismatch"),
+                (self.files(engine=""), None, "TLS: .*see cluster.etcd_cert")):
+            engines = self.begin(1, *settings, urls=url)
+            harness.wait_for(lambda engines=engines, why=why: re.search(why, engines.log(0)), 60,
+                             why + " in " + engines.log(0))
+            self.assertEqual(self.etcd.keys(), {})
+            self.stop_cleanly(engines)
+
+    def test_certificates_that_are_replaced_are_read_after_a_failure(self):
+        certificate(self.folder, "other", ca="other")
+        certificate(self.folder, "late", ca="other")
+        engines = self.begin(2, *self.files(engine="late"))
+        for i in range(2):
+            self.logged(engines, i, "see cluster.etcd_cert")
+        certificate(self.folder, "late")
+        engines.joined([0, 1])
+        self.stop_cleanly(engines)
+
+
+for name in [name for name in vars(WithEtcd) if name.startswith("test_") and
+             not name.startswith("test_engines_find")]:
+    setattr(WithTls, name, None)  # once is enough
+
+
 class Refused(harness.ClusterTest):
+    def test_files_of_tls_that_are_wrong_are_refused_at_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            certificate(folder, "ca")
+            certificate(folder, "engine")
+            path = os.path.join(folder, "")
+            os.chmod(path + "engine.key", 0o640)
+            for settings, why in (
+                    (["etcd_ca=/none"], "cluster.etcd_ca /none"),
+                    ([f"etcd_ca={path}ca.pem", f"etcd_cert={path}engine.pem",
+                      f"etcd_key={path}engine.key"], "engine.key: .*chmod 600"),
+                    ([f"etcd_ca={path}ca.pem", f"etcd_cert={path}engine.pem",
+                      f"etcd_key={path}ca.key"], "key values mismatch")):
+                self.assertRegex(self.refused("https://127.0.0.1:1", *settings), why)
+
+    def refused(self, url, *settings):
+        """What an engine prints that does not start."""
+        more = [word for setting in settings for word in ("--set", "cluster." + setting)]
+        engine = harness.run(
+            [harness.program("engine/peercache-engine"), "--set", f"cluster.etcd={url}",
+             "--set", "engine.pool_bytes=16MiB", "--set", "metrics.port=0",
+             "--set", f"cluster.port={harness.cluster.free_port()}",
+             "--set", f"engine.socket={tempfile.mktemp(prefix='peercache-')}", *more],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.assertNotEqual(engine.returncode, 0)
+        return engine.stderr
+
     def test_endpoints_that_cannot_work_are_refused_at_start(self):
-        for url in ("https://127.0.0.1:2379", "127.0.0.1:2379", "http://a:b@127.0.0.1:1",
+        for url in ("ftp://127.0.0.1:2379", "https://a:b@127.0.0.1:1", "127.0.0.1:2379",
+                    "http://a:b@127.0.0.1:1",
                     "http://127.0.0.1:1/v3", "http://127.0.0.1:99999", "http://:1",
                     "http://127.0.0.1:1," * 9):
-            engine = harness.run(
-                [harness.program("engine/peercache-engine"), "--set", f"cluster.etcd={url}",
-                 "--set", "engine.pool_bytes=16MiB", "--set", "metrics.port=0",
-                 "--set", f"cluster.port={harness.cluster.free_port()}",
-                 "--set", f"engine.socket={tempfile.mktemp(prefix='peercache-')}"],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True)
-            self.assertNotEqual(engine.returncode, 0)
-            self.assertIn("cluster.etcd", engine.stderr)
+            self.assertIn("cluster.etcd", self.refused(url))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
  */
 #include <errno.h>
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
 #include <fcntl.h>
@@ -241,6 +242,7 @@ struct endpoint {
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
 	char at[NAME_BYTES_MAX]; /* address of the last round; "": none */
+	bool tls;                /* https */
 	unsigned tried; /* rounds that failed; modulo the number of addresses, which is next */
 	bool failing;   /* the last round failed, and the reason was logged */
 };
@@ -264,6 +266,7 @@ struct etcd {
 	unsigned fails;          /* rounds in a row, with any endpoint */
 	struct net_query *query; /* of its name, in STEP_NAME; NULL: none is in progress */
 	struct evhttp_connection *connection; /* of the last round; NULL: there was none */
+	struct ssl_ctx_st *tls;               /* of https; NULL: none yet, or a round failed */
 	enum step step;
 	char *token; /* of the last login, owned; NULL: none */
 };
@@ -288,6 +291,9 @@ static void round_failed(struct etcd *etcd, const char *why)
 	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
 	free(etcd->token);
 	etcd->token = NULL;
+	/* certificates may have been replaced: the next round reads them */
+	etcd_tls_free(etcd->tls);
+	etcd->tls = NULL;
 	etcd->at = (etcd->at + 1) % etcd->endpoints;
 	if (++etcd->fails % etcd->endpoints)
 		net_timer_set(etcd->tick, 0);
@@ -315,6 +321,32 @@ static void endpoint_choose(struct endpoint *endpoint, const struct addrinfo *fo
 			sizeof(endpoint->at), NULL, 0, NI_NUMERICHOST);
 }
 
+/* NULL: the round has failed. */
+static struct evhttp_connection *etcd_connection(struct etcd *etcd, const struct endpoint *endpoint)
+{
+	struct bufferevent *stream = NULL;
+	struct evhttp_connection *made;
+	char why[160];
+
+	if (endpoint->tls) {
+		if (!etcd->tls &&
+			etcd_tls_open(etcd->control->settings, &etcd->tls, why, sizeof(why)) < 0) {
+			round_failed(etcd, why);
+			return NULL;
+		}
+		stream = etcd_tls_stream(etcd->tls, etcd->control->base, endpoint->host);
+	}
+	made = stream || !endpoint->tls
+		       ? evhttp_connection_base_bufferevent_new(
+				 etcd->control->base, NULL, stream, endpoint->at, endpoint->port)
+		       : NULL;
+	if (!made && stream)
+		bufferevent_free(stream);
+	if (!made)
+		round_failed(etcd, "no memory");
+	return made;
+}
+
 static void round_resolved(void *context, const char *error, const struct addrinfo *found)
 {
 	struct etcd *etcd = context;
@@ -332,12 +364,9 @@ static void round_resolved(void *context, const char *error, const struct addrin
 	}
 	if (etcd->connection)
 		evhttp_connection_free(etcd->connection);
-	etcd->connection =
-		evhttp_connection_base_new(etcd->control->base, NULL, endpoint->at, endpoint->port);
-	if (!etcd->connection) {
-		round_failed(etcd, "no memory");
+	etcd->connection = etcd_connection(etcd, endpoint);
+	if (!etcd->connection)
 		return;
-	}
 	evhttp_connection_set_timeout(etcd->connection, ETCD_ANSWER_S);
 	evhttp_connection_set_max_body_size(etcd->connection, ETCD_BODY_MAX);
 	evhttp_connection_set_max_headers_size(etcd->connection, 16 << 10);
@@ -406,7 +435,11 @@ static void etcd_answered(struct evhttp_request *request, void *context)
 	char why[160];
 
 	if (!code) {
-		round_failed(etcd, "no answer; check the address and the network");
+		round_failed(etcd, etcd->endpoint[etcd->at].tls
+					   ? etcd_tls_error(evhttp_connection_get_bufferevent(
+								    etcd->connection),
+						     why, sizeof(why))
+					   : "no answer; check the address and the network");
 		return;
 	}
 	body = evhttp_request_get_input_buffer(request);
@@ -498,6 +531,18 @@ static void etcd_tick(void *context)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
+/* Files that are wrong at the start are an error; later ones are tried again. */
+static int etcd_tls_check(struct etcd *etcd)
+{
+	char why[160];
+	int rc = etcd->tls ? 0
+			   : etcd_tls_open(etcd->control->settings, &etcd->tls, why, sizeof(why));
+
+	if (rc < 0)
+		log_error("cluster.etcd: %s", why);
+	return rc;
+}
+
 /* Opens the endpoint of one URL. Returns 0, -EINVAL after logging, or -ENOMEM. */
 static int endpoint_open(struct etcd *etcd, const char *url)
 {
@@ -506,6 +551,7 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 	const char *given = uri ? evhttp_uri_get_host(uri) : NULL;
 	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
 	int port = uri ? evhttp_uri_get_port(uri) : -1, rc = -EINVAL;
+	bool tls = scheme && strcmp(scheme, "https") == 0;
 	struct endpoint *endpoint = &etcd->endpoint[etcd->endpoints];
 	char host[NAME_BYTES_MAX] = "";
 	size_t bytes;
@@ -518,19 +564,20 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 	if (etcd->endpoints == ETCD_ENDPOINTS_MAX) {
 		log_error(
 			"cluster.etcd has more than %d endpoints; give fewer", ETCD_ENDPOINTS_MAX);
-	} else if (!scheme || strcmp(scheme, "http") != 0 || !host[0] || port == 0 ||
+	} else if (!scheme || (strcmp(scheme, "http") != 0 && !tls) || !host[0] || port == 0 ||
 		   port > 65535 || (path && *path && strcmp(path, "/") != 0) ||
 		   evhttp_uri_get_userinfo(uri)) {
 		log_error(
-			"cluster.etcd: \"%s\" is not http://host:port; TLS is not supported, and user and password have settings of their own",
+			"cluster.etcd: \"%s\" is neither http://host:port nor https://host:port; user and password have settings of their own",
 			url);
 	} else {
 		port = port < 0 ? 2379 : port;
 		address_text(host, (uint16_t)port, endpoint->name);
 		memcpy(endpoint->host, host, sizeof(endpoint->host));
 		endpoint->port = (uint16_t)port;
+		endpoint->tls = tls;
 		etcd->endpoints++;
-		rc = 0;
+		rc = tls ? etcd_tls_check(etcd) : 0;
 	}
 	if (uri)
 		evhttp_uri_free(uri);
@@ -620,6 +667,7 @@ void etcd_close(struct control *control)
 		return;
 	round_drop(etcd);
 	free(etcd->token);
+	etcd_tls_free(etcd->tls);
 	net_timer_free(etcd->tick);
 	if (etcd->dns)
 		net_resolver_free(etcd->dns);

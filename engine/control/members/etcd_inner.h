@@ -48,6 +48,25 @@ const char *etcd_error(struct json_object *answer);
 char *etcd_token(struct json_object *answer);
 /* Time that a lease that was kept alive has; 0: that lease is gone. */
 int64_t etcd_lease_seconds(struct json_object *answer);
+
+/* ---- etcd_tls.c: https ----------------------------------------------------------------------- */
+
+struct ssl_ctx_st;
+struct bufferevent;
+struct event_base;
+
+/* Reads the files of the settings. Returns 0, or -errno with what is wrong in `why`. */
+int etcd_tls_open(
+	const struct settings *settings, struct ssl_ctx_st **ret_tls, char *why, size_t why_bytes);
+void etcd_tls_free(struct ssl_ctx_st *tls);
+/* A stream that is not connected yet; `host` is the name in the certificate. NULL: no memory. */
+struct bufferevent *etcd_tls_stream(
+	struct ssl_ctx_st *tls, struct event_base *base, const char *host);
+/* Why a connection over it gave no answer. */
+const char *etcd_tls_error(struct bufferevent *stream, char *ret, size_t bytes);
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
 /* `fallback`: the port of an address without one. */
 void etcd_list(struct json_object *answer, const struct etcd_keys *keys, uint16_t fallback,
 	struct etcd_list *ret);

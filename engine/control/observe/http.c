@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP server. It parses requests: the request line, then header lines that are skipped, and
- * nothing is believed that does not stand in the bytes given. It owns the connections: each goes
- * REQUEST -> RESPONSE -> LINGER and is closed by the client, by its deadline, or to make room for a
- * new one. The thread of the event base; http_parse(): any thread.
+ * The HTTP server. It parses requests: the request line, then header lines, of which Authorization
+ * is kept, and nothing is believed that does not stand in the bytes given. It owns the connections:
+ * each goes REQUEST -> RESPONSE -> LINGER and is closed by the client, by its deadline, or to make
+ * room for a new one. The thread of the event base; http_parse(): any thread.
  */
 #include "engine/control/observe/http_inner.h"
 
@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -112,9 +113,27 @@ static int request_line_parse(const char *line, size_t bytes, struct http_reques
 	return 0;
 }
 
+/* Keeps the value of the line if it is the first Authorization. */
+static void header_take(const char *line, size_t bytes, struct http_request *ret)
+{
+	static const char name[] = "authorization:";
+	size_t at = sizeof(name) - 1;
+
+	if (ret->authorization[0] || bytes < at || strncasecmp(line, name, at) != 0)
+		return;
+	while (at < bytes && (line[at] == ' ' || line[at] == '\t'))
+		at++;
+	while (bytes > at && (line[bytes - 1] == ' ' || line[bytes - 1] == '\t'))
+		bytes--;
+	if (bytes - at >= sizeof(ret->authorization) || memchr(line, '\0', bytes))
+		return;
+	memcpy(ret->authorization, line + at, bytes - at);
+	ret->authorization[bytes - at] = '\0';
+}
+
 int http_parse(const char *text, size_t bytes, struct http_request *ret)
 {
-	size_t next;
+	size_t next, at;
 	long length = line_length(text, bytes, 0, &next);
 	int rc;
 
@@ -123,8 +142,12 @@ int http_parse(const char *text, size_t bytes, struct http_request *ret)
 	rc = request_line_parse(text, (size_t)length, ret);
 	if (rc < 0)
 		return rc;
-	while ((length = line_length(text, bytes, next, &next)) > 0)
-		continue;
+	ret->authorization[0] = '\0';
+	at = next;
+	while ((length = line_length(text, bytes, at, &next)) > 0) {
+		header_take(text + at, (size_t)length, ret);
+		at = next;
+	}
 	if (length < 0)
 		return bytes >= HTTP_REQUEST_BYTES ? -431 : 0;
 	return (int)next;
@@ -176,6 +199,7 @@ static const char *status_reason(unsigned status)
 	switch (status) {
 	case 200: return "OK";
 	case 400: return "Bad Request";
+	case 401: return "Unauthorized";
 	case 404: return "Not Found";
 	case 405: return "Method Not Allowed";
 	case 414: return "URI Too Long";
@@ -223,11 +247,13 @@ static void connection_take_request(struct connection *c)
 	}
 	if (rc < 0)
 		response.status = (unsigned)-rc;
-	else
+	request.fd = bufferevent_getfd(c->stream);
+	if (rc > 0)
 		c->http->answer(c->http->context, &request, &response);
 	evbuffer_drain(in, evbuffer_get_length(in));
 	connection_respond(c, &response, request.head);
 	evbuffer_free(response.body);
+	explicit_bzero(request.authorization, sizeof(request.authorization));
 }
 
 static void http_on_read(struct bufferevent *stream, void *context)

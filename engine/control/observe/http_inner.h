@@ -24,9 +24,14 @@ struct http;
 #define HTTP_RESPONSE_MS 10000u   /* from there to the last byte taken by the client */
 #define HTTP_LINGER_MS 1000u      /* from there to the client's close */
 
+#define HTTP_AUTHORIZATION_BYTES 512u /* of the header, with its terminating zero */
+
 struct http_request {
 	bool head; /* HEAD: headers only */
 	char path[HTTP_PATH_BYTES];
+	/* the first header of that name; "": there is none, or it is too long */
+	char authorization[HTTP_AUTHORIZATION_BYTES];
+	int fd; /* of the connection */
 };
 
 /*

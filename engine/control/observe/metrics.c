@@ -35,6 +35,7 @@
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/history_inner.h"
 #include "engine/control/observe/http_inner.h"
+#include "engine/control/observe/http_token_inner.h"
 #include "engine/control/observe/json_inner.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/snapshot_inner.h"
@@ -342,6 +343,7 @@ int metrics_text(const struct snapshot *s, const struct health *health, bool com
 /* ---- the state of the thread ----------------------------------------------------------------- */
 
 #define METRICS_TURN_US 250000 /* between two looks for a new snapshot */
+#define METRICS_DENIED_NS 60000000000ull
 #define PAGE_HEADERS                                                                               \
 	"Content-Security-Policy: " DASHBOARD_CSP                                                  \
 	"\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
@@ -352,7 +354,7 @@ struct metrics {
 	/* read-only once the thread runs */
 	const struct settings *settings;
 	struct snapshots *snapshots;
-	uint64_t *watched_ns; /* control.h */
+	uint64_t *watched_ns, *unauthorized; /* control.h */
 	unsigned rails;
 	int stop; /* eventfd: the thread ends */
 	cpu_set_t cores;
@@ -361,6 +363,8 @@ struct metrics {
 	struct event_base *base;
 	struct event *stops, *turn;
 	struct http *http;
+	struct http_token token;
+	uint64_t denied_ns; /* of the last line in the log about a request without the token */
 	const struct snapshot *now; /* NULL: none yet */
 	uint64_t seen_ns;           /* of the snapshot that was looked at last */
 	struct history history;
@@ -513,6 +517,37 @@ static void answer_page(struct http_response *ret)
 	answer_whole(ret, "text/html; charset=utf-8");
 }
 
+/* Without the token: 401, counted, and in the log once a minute. */
+static void answer_unauthorized(
+	struct metrics *m, const struct http_request *request, struct http_response *ret)
+{
+	uint64_t now_ns = clock_now_ns();
+	struct sockaddr_storage from;
+	socklen_t bytes = sizeof(from);
+	char host[NAME_BYTES_MAX] = "?";
+
+	shm_store64(m->unauthorized, *m->unauthorized + 1);
+	ret->headers =
+		"WWW-Authenticate: Basic realm=\"peercache\"\r\nWWW-Authenticate: Bearer\r\n";
+	answer_line(ret, 401,
+		"the token of metrics.token_file is needed: as Authorization: Bearer TOKEN, or as the password of any user");
+	if (m->denied_ns && now_ns - m->denied_ns < METRICS_DENIED_NS)
+		return;
+	m->denied_ns = now_ns;
+	if (getpeername(request->fd, (struct sockaddr *)&from, &bytes) == 0)
+		(void)getnameinfo((struct sockaddr *)&from, bytes, host, sizeof(host), NULL, 0,
+			NI_NUMERICHOST);
+	log_warn(
+		"metrics: a request of %s is refused: it has %s token; give it that of %s, or see http_unauthorized_total for how many more",
+		host, request->authorization[0] ? "a wrong" : "no", m->token.path);
+}
+
+static bool path_needs_token(const char *path)
+{
+	return strcmp(path, "/healthz") != 0 && strcmp(path, "/readyz") != 0 &&
+	       strcmp(path, "/get_all_segments") != 0;
+}
+
 static void metrics_answer(
 	void *context, const struct http_request *request, struct http_response *ret)
 {
@@ -520,7 +555,9 @@ static void metrics_answer(
 	const char *path = request->path;
 
 	metrics_refresh(m);
-	if (!strcmp(path, "/metrics"))
+	if (path_needs_token(path) && !http_token_allows(&m->token, request->authorization))
+		answer_unauthorized(m, request, ret);
+	else if (!strcmp(path, "/metrics"))
 		answer_text(m, TEXT_METRICS, "text/plain; version=0.0.4; charset=utf-8", ret);
 	else if (!strcmp(path, "/healthz"))
 		answer_alive(m, ret);
@@ -596,12 +633,23 @@ static int port_open(struct control *control, unsigned number)
 	return 0;
 }
 
+/* A wrong file is found before memory is made. */
+static int token_check(const struct control *control)
+{
+	struct http_token token;
+	int rc = http_token_open(control->settings->metrics_token_file, &token);
+
+	explicit_bzero(&token, sizeof(token));
+	return rc;
+}
+
 int metrics_port_open(struct control *control)
 {
 	unsigned port = (unsigned)control->settings->metrics_port;
+	int rc = token_check(control);
 
 	control->metrics_fd = -1;
-	return port ? port_open(control, port) : 0;
+	return port && rc == 0 ? port_open(control, port) : rc;
 }
 
 int metrics_port_check(struct control *control)
@@ -609,7 +657,7 @@ int metrics_port_check(struct control *control)
 	int rc = control->settings->metrics_port ? port_open(control, 0) : 0;
 
 	metrics_port_close(control);
-	return rc;
+	return rc ? rc : token_check(control);
 }
 
 void metrics_port_close(struct control *control)
@@ -647,9 +695,12 @@ static int metrics_port_listen(struct control *control, int *ret_fd)
 
 static void metrics_on_turn(evutil_socket_t fd, short what, void *context)
 {
+	struct metrics *m = context;
+
 	(void)fd;
 	(void)what;
-	metrics_refresh(context);
+	metrics_refresh(m);
+	http_token_refresh(&m->token);
 }
 
 static void metrics_on_stop(evutil_socket_t fd, short what, void *context)
@@ -682,6 +733,7 @@ static void metrics_free(struct metrics *m)
 		event_base_free(m->base);
 	if (m->stop >= 0)
 		close(m->stop);
+	explicit_bzero(&m->token, sizeof(m->token));
 	free(m);
 }
 
@@ -721,6 +773,7 @@ int metrics_open(struct control *control)
 	m->settings = control->settings;
 	m->snapshots = control->snapshots;
 	m->watched_ns = &control->watched_ns;
+	m->unauthorized = &control->http_unauthorized;
 	m->rails = control->rails;
 	m->stop = -1;
 	plan_cores_beside(&control->plan, &m->cores);
@@ -728,6 +781,8 @@ int metrics_open(struct control *control)
 	view_own(control, snapshots_writing(control->snapshots));
 	snapshots_publish(control->snapshots);
 	rc = metrics_prepare(m, fd);
+	if (rc == 0)
+		rc = http_token_open(m->settings->metrics_token_file, &m->token);
 	if (rc == 0)
 		rc = thread_start(&m->thread, metrics_run, m);
 	if (rc < 0) {

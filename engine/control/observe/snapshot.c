@@ -199,6 +199,7 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 	warm_counts(control, &s->warm);
 	s->clients = control->statistics->total;
 	s->statistics_refused = control->statistics->refused;
+	s->http_unauthorized = shm_load64(&control->http_unauthorized);
 }
 
 static void snapshot_take_directory(const struct control *control, struct snapshot *s)

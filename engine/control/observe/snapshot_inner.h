@@ -141,7 +141,8 @@ struct snapshot {
 	struct ctl_counts published;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
-	uint64_t statistics_refused;     /* channels that wrote impossible figures */
+	uint64_t http_unauthorized;
+	uint64_t statistics_refused; /* channels that wrote impossible figures */
 	/* how late the loop's timers fired: abi/latency.h */
 	uint64_t lag[LATENCY_BUCKETS];
 	uint64_t lag_ns_sum, lag_worst_ns;

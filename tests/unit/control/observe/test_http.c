@@ -22,6 +22,7 @@
 #include <cmocka.h>
 
 #include "engine/control/observe/http_inner.h"
+#include "engine/control/observe/http_token_inner.h"
 #include "numa/clock.h"
 
 /* ---- parsing --------------------------------------------------------------------------------- */
@@ -47,6 +48,75 @@ static void requests_are_parsed_whole_or_not_at_all(void **state)
 	assert_int_equal(http_parse("HEAD / HTTP/1.0\n\nmore", 21, &request), 17);
 	assert_true(request.head);
 	assert_string_equal(request.path, "/");
+}
+
+static const char *authorization(struct http_request *request, const char *lines)
+{
+	char text[HTTP_REQUEST_BYTES];
+	int bytes = snprintf(text, sizeof(text), "GET / HTTP/1.1\r\n%s\r\n", lines);
+
+	memset(request, 'x', sizeof(*request));
+	assert_int_equal(http_parse(text, (size_t)bytes, request), bytes);
+	return request->authorization;
+}
+
+static void the_authorization_is_kept_whole_or_not_at_all(void **state)
+{
+	struct http_request request;
+	char lines[HTTP_AUTHORIZATION_BYTES + 64];
+
+	(void)state;
+	assert_string_equal(authorization(&request, ""), "");
+	assert_string_equal(authorization(&request, "Host: a\r\n"), "");
+	assert_string_equal(
+		authorization(&request, "A: b\r\naUTHORIZATION: \t Bearer x \r\nC: d\r\n"),
+		"Bearer x");
+	assert_string_equal(authorization(&request, "Authorization:\r\n"), "");
+	assert_string_equal(authorization(&request, "Authorization\r\n"), "");
+	assert_string_equal(authorization(&request, "X-Authorization: a\r\n"), "");
+	assert_string_equal(
+		authorization(&request, "Authorization: a\r\nAuthorization: b\r\n"), "a");
+	for (unsigned over = 0; over < 2; over++) {
+		unsigned bytes = HTTP_AUTHORIZATION_BYTES - 1 + over;
+
+		snprintf(lines, sizeof(lines), "Authorization: %0*d\r\n", (int)bytes, 0);
+		assert_int_equal(strlen(authorization(&request, lines)), over ? 0 : (size_t)bytes);
+	}
+}
+
+static struct http_token token_of(const char *text)
+{
+	char path[] = "/tmp/peercache-token-XXXXXX";
+	struct http_token token;
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0 && dprintf(fd, "%s\n", text) > 0);
+	assert_int_equal(http_token_open(path, &token), 0);
+	close(fd);
+	unlink(path);
+	return token;
+}
+
+static void a_token_is_accepted_as_bearer_or_password_and_nothing_else_is(void **state)
+{
+	struct http_token token = token_of("0123456789abcdef"), none;
+	char longer[HTTP_AUTHORIZATION_BYTES];
+
+	(void)state;
+	assert_int_equal(http_token_open("", &none), 0);
+	assert_true(http_token_allows(&none, ""));
+	assert_true(http_token_allows(&token, "Bearer 0123456789abcdef"));
+	assert_true(http_token_allows(&token, "bearer 0123456789abcdef"));
+	assert_true(http_token_allows(&token, "Basic YTowMTIzNDU2Nzg5YWJjZGVm"));
+	assert_true(http_token_allows(&token, "Basic OjAxMjM0NTY3ODlhYmNkZWY="));
+	static const char *const wrong[] = {"", "0123456789abcdef", "Bearer", "Bearer ",
+		"Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Bearer 0123456789abcdeF",
+		"Basic ", "Basic YQ==", "Basic MDEyMzQ1Njc4OWFiY2RlZg==", "Basic ????",
+		"Basic YTowMTIzNDU2Nzg5YWJjZGVmMA==", "Digest 0123456789abcdef"};
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		assert_false(http_token_allows(&token, wrong[i]));
+	snprintf(longer, sizeof(longer), "Bearer 0123456789abcdef%0300d", 0);
+	assert_false(http_token_allows(&token, longer));
 }
 
 static void requests_that_are_refused_have_their_status(void **state)
@@ -473,6 +543,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(requests_are_parsed_whole_or_not_at_all),
+		cmocka_unit_test(the_authorization_is_kept_whole_or_not_at_all),
+		cmocka_unit_test(a_token_is_accepted_as_bearer_or_password_and_nothing_else_is),
 		cmocka_unit_test(requests_that_are_refused_have_their_status),
 		TEST(a_request_is_answered_and_the_connection_closed),
 		TEST(head_has_headers_alone),

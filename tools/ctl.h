@@ -46,6 +46,7 @@ struct ctl_run {
 int ctl_put(struct ctl_run *ctl, const char *key, const char *path);
 int ctl_get(struct ctl_run *ctl, const char *key);
 int ctl_exists(struct ctl_run *ctl, const char *key);
+int ctl_prefetch(struct ctl_run *ctl, const char *key);
 int ctl_rm(struct ctl_run *ctl, const char *key);
 
 /*

@@ -298,8 +298,9 @@ static void print_here(json_object *found)
 		printf("this host: does not have the page%s\n",
 			json_flag(found, "disk") ? "" : "; it has no disk in service");
 	else
-		printf("this host: has the page %s\n",
-			strcmp(here, "disk") ? "in memory" : "on disk");
+		printf("this host: has the page %s%s%s\n",
+			strcmp(here, "disk") ? "in memory" : "on disk",
+			*json_text(found, "here_why") ? ", " : "", json_text(found, "here_why"));
 }
 
 static void print_found(const struct ctl_run *ctl, const char *key, json_object *found)

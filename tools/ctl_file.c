@@ -131,6 +131,12 @@ int ctl_exists(struct ctl_run *ctl, const char *key)
 	return answer_print(ctl, key, value_call(ctl, pc_exists, key, NULL), "yes");
 }
 
+int ctl_prefetch(struct ctl_run *ctl, const char *key)
+{
+	return answer_print(
+		ctl, key, value_call(ctl, pc_prefetch, key, NULL), "here, or being brought");
+}
+
 int ctl_rm(struct ctl_run *ctl, const char *key)
 {
 	return answer_print(ctl, key, value_call(ctl, pc_remove, key, NULL), "removed");

@@ -35,6 +35,7 @@ static const char help[] =
 	"  put KEY --string S   store a string\n"
 	"  get KEY [-o FILE]    write the value to FILE (default: standard output)\n"
 	"  exists KEY...        print whether a member of the cluster has it\n"
+	"  prefetch KEY...      bring it into the memory of this host, without waiting\n"
 	"  rm KEY...            remove it from all hosts that can be reached\n"
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
 	"                       one namespace and its ranks (--namespace); with --cluster no host\n"
@@ -157,7 +158,7 @@ static const struct verb {
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"restart", 1, 1}, {"put", 2, 3}, {"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX},
-	{"clear", 1, 1}, {"keys", 1, 1}};
+	{"prefetch", 2, INT_MAX}, {"clear", 1, 1}, {"keys", 1, 1}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -246,6 +247,7 @@ static int look(struct ctl_run *ctl, char **words)
 
 static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 {
+	int (*each)(struct ctl_run * ctl, const char *key) = ctl_rm;
 	int status = 0;
 
 	if (!strcmp(verb, "put"))
@@ -256,8 +258,10 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 		return ctl_clear(ctl);
 	if (!strcmp(verb, "match"))
 		return ctl_match(ctl, count - 1, words + 1);
+	if (strcmp(verb, "rm"))
+		each = verb[0] == 'e' ? ctl_exists : ctl_prefetch;
 	for (int i = 1; i < count; i++)
-		status |= verb[0] == 'e' ? ctl_exists(ctl, words[i]) : ctl_rm(ctl, words[i]);
+		status |= each(ctl, words[i]);
 	return status;
 }
 

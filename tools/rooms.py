@@ -23,7 +23,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 # From the top of the house to its floor. The root is the folder engine/control itself.
-ROOMS = ["root", "observe", "conns", "clients", "directory", "pages", "members", "net", "base"]
+ROOMS = ["root", "observe", "conns", "clients", "copies", "directory", "pages", "members", "net",
+         "base"]
 CONTROL, CLIENT = "engine/control", "engine/client"
 HOUSES = {CONTROL: ROOMS,
           CLIENT: ["explain", "call", "read", "write", "lookup", "attach", "page", "rings", "root"]}
@@ -34,7 +35,7 @@ LIMITS = {
     "pairs of rooms both ways": 0,
     "functions called upward": 0,
     "functions called upward in engine/client": 4,  # write/clear.c makes calls of its own
-    "arrows between rooms": 33,
+    "arrows between rooms": 41,
     # in percent of the external functions of the folder
     "one user in engine/client": 42,
     "one user in engine/control": 67,

@@ -48,7 +48,7 @@ TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
 # The rooms, upper ones first: a room includes the headers of those behind it.
 ROOMS = ["engine/control/" + room for room in (
-    "observe", "conns", "clients", "directory", "pages", "members", "net", "base")]
+    "observe", "conns", "clients", "copies", "directory", "pages", "members", "net", "base")]
 README_ROOMS = ["engine/control"] + ROOMS
 
 # The most bytes of a README, of that of a room of engine/control, and of another page beside it, of

@@ -167,7 +167,17 @@ enum ctl_promote {
 	PROMOTE_EXISTS = 1, /* an exists; a get may follow, so the page may come into memory */
 	PROMOTE_LOOK = 2,   /* is the page in memory or on a disk here? Nothing is changed */
 	PROMOTE_ROOM = 3,   /* as PROMOTE_GET, of at most `length` bytes */
+	/* the page (key, ref, place, generation, length, crc) of another engine is to be brought
+	 * into a pool of this host; answered when that is queued. `publish`: PUBLISH_CRC */
+	PROMOTE_COPY = 4,
 	PROMOTE_KINDS
+};
+
+/* Why a page is in a pool of this host. */
+enum page_why {
+	PAGE_STORED = 0, /* a client of this host has set it, or a disk of this host had it */
+	PAGE_PREFETCHED, /* a copy that a client of this host has requested */
+	PAGE_WHYS
 };
 
 #define PUBLISH_CRC 1u /* the CRCs are set: the client computes them */
@@ -266,7 +276,7 @@ static_assert(offsetof(struct ctl_touches, kind) == offsetof(struct ctl_op, kind
 struct ctl_done {
 	uint64_t cookie; /* cookie of the answered ctl_op */
 	uint8_t kind;    /* kind of the answered request: enum ctl_kind */
-	uint8_t spare;
+	uint8_t why;     /* PROMOTE_LOOK, a page in memory: enum page_why */
 	uint16_t count;  /* CTL_CREDIT: number of slots that are granted, or missing */
 	uint16_t stride; /* CTL_CREDIT: distance between the places of two granted slots */
 	uint16_t turn;

@@ -365,6 +365,20 @@ struct pc_match {
 PC_API int pc_match(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, struct pc_match *ret_match, enum pc_result *ret_results);
 /*
+ * Brings pages that are stored elsewhere into the memory of this host, without waiting for them: a
+ * get that comes later finds them here. Pages as in pc_exists(): their segments are not used. Pages
+ * of other hosts' memory are copied, beside the READs of clients; pages on this host's disk are
+ * read into its pools, and pages on another host's disk into the memory there, if there is room.
+ * Copies make room as sets do, and at most an eighth of the pools waits to be copied.
+ *
+ * Results: PC_HIT: the page is here, or is being brought; PC_FULL: too many wait, try again later;
+ * others as of pc_exists(). Returns as pc_exists() does, as soon as the locations are known.
+ *
+ *   pc_prefetch(ch, pages, 256, 100, results);    ... and, when they are needed: pc_get()
+ */
+PC_API int pc_prefetch(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+/*
  * A hint for the sets that the channel submits from now on. true: their pages follow others of a
  * prompt that are not all stored, so no host can use them at present. They are stored, and evicted
  * before other pages. false, the default: no page before them is known to be missing.
@@ -427,6 +441,8 @@ PC_API int pc_submit_exists(struct pc_channel *channel, const struct pc_page *pa
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
 PC_API int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+PC_API int pc_submit_prefetch(struct pc_channel *channel, const struct pc_page *pages,
+	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
 /*
  * Makes progress without waiting. Returns true when the batch is done: its results are valid, and
  * this call has freed it.
@@ -473,6 +489,7 @@ PC_API void pc_wait(struct pc_batch *batch);
  *   "epoch", "members"   of this host's map; "disk": this host has a disk in service
  *   "here"       where this host has the page, by its engine: "memory", "disk", "nowhere" or
  *                "not known"
+ *   "here_why"   if it is in memory: "stored" by a client of this host, or "prefetched"
  *   "result"     of a get: "hit", "miss", "stale" or "unreachable"
  *   "cause"      why it is unreachable, else "": "no map" (the owners are not known),
  *                "holder", "owner" (one cannot be READ), "suspect owner" (it is not asked, as

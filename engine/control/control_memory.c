@@ -171,7 +171,7 @@ static int memory_export_one(
 	int rc = dv_mr_register(rail->device,
 		&(struct dv_memory){.base = memory->base,
 			.length = memory->bytes,
-			.access = DV_REMOTE_READ,
+			.access = memory_access(region),
 			.memfd = memory->fd},
 		&rail->exported[region]);
 

@@ -22,6 +22,7 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/control_inner.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/members.h"
@@ -481,6 +482,7 @@ static const struct {
 	{"publishing", ctl_open, ctl_close},
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
+	{"copies", copies_open, copies_close},
 	{"scrubber", scrub_open, scrub_close},
 	{"clients", clients_open, clients_close},
 	{"pages of the engine before", warm_begin, warm_end},

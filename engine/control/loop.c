@@ -21,6 +21,7 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/control_inner.h"
 #include "engine/control/control_open.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
@@ -54,7 +55,12 @@ static void loop_event_serve(struct control *control, unsigned rail, const struc
 	case RAIL_CHANNEL_BROKEN:
 		client_channel_broken(control, ((struct rail_channel *)event->object)->id);
 		break;
-	case RAIL_CHANNEL_RETURNED: client_channel_returned(control, event->object); break;
+	case RAIL_CHANNEL_RETURNED:
+		if (((struct rail_channel *)event->object)->id == CHANNEL_COPIES)
+			copies_returned(control);
+		else
+			client_channel_returned(control, event->object);
+		break;
 	case RAIL_REGION_RETURNED: client_region_returned(control, event->detail); break;
 	case RAIL_STOPPED: control->loop->stopped[rail] = true; break;
 	default:
@@ -86,6 +92,7 @@ static unsigned loop_turn(struct control *control)
 
 	work += loop_events_take(control); /* take the rails' events for conns and clients */
 	work += tier_turn(control);        /* read pages from disk, write those to be evicted */
+	work += copies_turn(control);      /* bring pages of other hosts here */
 	work += ctl_turn(control);         /* serve the ctl rings: credits, publishes */
 	work += clear_turn(control);       /* remove pages of groups that clients clear */
 	work += clients_turn(control);     /* answer clients, free sessions that have ended */
@@ -112,6 +119,7 @@ static void loop_drain_start(struct control *control, uint64_t now_ns)
 	(void)net_timer_set(loop->wakeup, LOOP_STOPPING_US);
 	control->stopping = true;
 	clients_stop(control);
+	copies_stop(control);
 	member_leave(control);
 	conns_stop(control);
 	loop->phase = LOOP_DRAINING;
@@ -124,8 +132,8 @@ static bool loop_drained(struct control *control, uint64_t now_ns)
 	struct client_counts clients;
 
 	client_counts(control, &clients);
-	return clients.sessions == 0 && conns_outstanding(control) == 0 && outbox_empty(control) &&
-	       now_ns >= control->loop->goodbye_until_ns;
+	return clients.sessions == 0 && conns_outstanding(control) == 0 && copies_rest(control) &&
+	       outbox_empty(control) && now_ns >= control->loop->goodbye_until_ns;
 }
 
 static void loop_rails_stop_send(struct control *control)

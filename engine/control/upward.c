@@ -10,6 +10,7 @@
 
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"

@@ -35,7 +35,7 @@ static void channel_add(struct rail *rail, struct rail_channel *channel)
 {
 	struct channel_slot *slot = &rail->channel[channel->id];
 
-	assert(channel->id < CHANNELS_MAX && !slot->channel);
+	assert(channel->id < RAIL_CHANNELS_MAX && !slot->channel);
 	channel->in_flight = 0;
 	channel->stopping = channel->broken = false;
 	slot->channel = channel;
@@ -113,7 +113,7 @@ static void region_add(struct rail *rail, const struct rail_region *region)
 {
 	struct region_slot *slot = &rail->region[region->id];
 
-	assert(region->id >= REGION_CLIENT_0 && region->id < REGIONS_MAX && !slot->present);
+	assert(region->id >= REGION_OWN_0 && region->id < REGIONS_MAX && !slot->present);
 	assert(region->session && (!region->extent_shift || region->extent_lkey));
 	*slot = (struct region_slot){.base = region->base,
 		.length = region->length,

@@ -48,8 +48,8 @@ static_assert(RAIL_LANDINGS <= 1u << 16, "numbers of blocks have 16 bits");
  * member, 2 events of a channel, 1 of a region, RAIL_QUIET and RAIL_STOPPED.
  */
 #define RAIL_EVENTS_LATE 32768u
-static_assert(RAIL_EVENTS_LATE >
-		      5 * RAIL_CONNECTIONS_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
+static_assert(RAIL_EVENTS_LATE > 5 * RAIL_CONNECTIONS_MAX + NODES_MAX + 2 * RAIL_CHANNELS_MAX +
+					 REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");
@@ -163,13 +163,13 @@ struct rail {
 	/* true: from RAIL_LOST to RAIL_FOUND, and no new connection is accepted */
 	bool lost;
 	/* bit per channel that got completions since the last rail_wake() */
-	uint64_t wake[CHANNELS_MAX / 64];
+	uint64_t wake[RAIL_CHANNELS_MAX / 64];
 	/* ids of the channels with completions that are not published yet */
-	uint16_t fresh[CHANNELS_MAX];
+	uint16_t fresh[RAIL_CHANNELS_MAX];
 	/* ids of the open channels, in the order in which rail_take() serves them */
-	uint16_t turn[CHANNELS_MAX];
+	uint16_t turn[RAIL_CHANNELS_MAX];
 	/* the channels that the rail has, by channel id */
-	struct channel_slot channel[CHANNELS_MAX];
+	struct channel_slot channel[RAIL_CHANNELS_MAX];
 	/* what the rail knows of each peer, by map_member.peer: see peer_slot_of() */
 	struct peer_slot peer[NODES_MAX];
 	/* destination regions of clients, by region number */

@@ -23,6 +23,13 @@
 
 struct dv_sq;
 
+/* Channels that a rail has: those of clients, and that of the control plane's copier. */
+#define CHANNEL_COPIES CHANNELS_MAX
+#define RAIL_CHANNELS_MAX (CHANNELS_MAX + 64)
+/* Numbers of regions that only the copier's runs name: the pool of rail r is REGION_OWN_0 + r. */
+#define REGION_OWN_0 REGIONS_EXPORTED
+static_assert(REGION_OWN_0 + RAILS_MAX <= REGION_CLIENT_0, "below those of clients");
+
 /*
  * Time without a completion after which a connection counts as stalled; no READ takes that long on
  * a working fabric. When a stalled connection is broken is decided by rail_conn.stall_ns and the
@@ -106,7 +113,7 @@ static inline void kick_take(int fd)
 
 /* The channel of one client thread as one rail sees it. */
 struct rail_channel {
-	uint32_t id;               /* id of the channel, < CHANNELS_MAX */
+	uint32_t id;               /* id of the channel, < RAIL_CHANNELS_MAX */
 	uint32_t session;          /* the session whose regions the channel's ops may name */
 	struct ring_consumer ops;  /* op ring, client -> rail; entries are struct run_line */
 	struct ring_producer done; /* done ring, rail -> client; entries are struct run_done */
@@ -133,7 +140,7 @@ struct rail_region {
 	const uint32_t *extent_lkey;
 	uint32_t lkey;        /* lkey of the region's MR; unused if it has extents */
 	uint32_t session;     /* the session whose ops may name the region; never 0 */
-	uint32_t id;          /* region number, REGION_CLIENT_0..REGIONS_MAX-1 */
+	uint32_t id;          /* region number, REGION_OWN_0..REGIONS_MAX-1 */
 	uint8_t extent_shift; /* log2 of an extent's bytes; 0: the region has one MR */
 	uint8_t spare[3];
 };

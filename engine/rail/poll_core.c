@@ -85,7 +85,7 @@ static void channel_wake_client(struct rail_channel *channel)
 static void rail_wake(struct rail *rail)
 {
 	rail->news = false;
-	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
+	for (unsigned i = 0; i < RAIL_CHANNELS_MAX / 64; i++) {
 		uint64_t left = rail->wake[i];
 
 		rail->wake[i] = 0;

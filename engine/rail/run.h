@@ -16,6 +16,7 @@
 
 #include "config/likely.h"
 #include "engine/abi/run.h"
+#include "engine/rail/inbox.h"
 #include "engine/rail/list.h"
 
 /*
@@ -41,7 +42,7 @@ static_assert(RAIL_RUNS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs
 static_assert(RAIL_RUNS <= 1u << 16, "numbers of runs have 16 bits");
 
 /* Channel number of the rail's own run, the probe READ of a CONN_PROBING connection. */
-enum { CHANNEL_NONE = CHANNELS_MAX };
+enum { CHANNEL_NONE = RAIL_CHANNELS_MAX };
 /*
  * A lot: what is posted of one run before another run has its turn. Each READ of payload or buckets
  * counts as RAIL_READ_CHARGE bytes more than it brings, because short READs cost time as well.

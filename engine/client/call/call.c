@@ -566,6 +566,13 @@ int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pages, un
 		channel, BATCH_REMOVE, pages, count, timeout_ms, results, NULL, ret_batch);
 }
 
+int pc_submit_prefetch(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	return batch_submit(
+		channel, BATCH_PREFETCH, pages, count, timeout_ms, results, NULL, ret_batch);
+}
+
 int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
@@ -592,6 +599,12 @@ int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned 
 	enum batch_kind kind = channel && channel->match ? BATCH_MATCH : BATCH_EXISTS;
 
 	return batch_call(channel, kind, pages, count, timeout_ms, ret_results, NULL);
+}
+
+int pc_prefetch(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return batch_call(channel, BATCH_PREFETCH, pages, count, timeout_ms, ret_results, NULL);
 }
 
 int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

@@ -254,6 +254,7 @@ static int explain_holders_look(struct pc_channel *ch, struct explain *x, uint64
 	x->here_status = x->peek[peeks].status;
 	x->here_place = x->peek[peeks].data.here.place;
 	x->here_generation = x->peek[peeks].data.here.generation;
+	x->here_why = x->peek[peeks].data.here.why;
 	return ch->session ? 0 : -ENOTCONN;
 }
 
@@ -444,6 +445,8 @@ static const char *text_here(const struct explain *x)
 
 static void text_put_reader(FILE *out, const struct explain *x)
 {
+	static const char *const whys[PAGE_WHYS] = {
+		[PAGE_STORED] = "stored", [PAGE_PREFETCHED] = "prefetched"};
 	static const char *const results[] = {[EXPLAIN_HIT] = "hit",
 		[EXPLAIN_STALE] = "stale",
 		[EXPLAIN_MISS] = "miss",
@@ -458,6 +461,8 @@ static void text_put_reader(FILE *out, const struct explain *x)
 
 	fprintf(out, ",\"here\":\"%s\",\"result\":\"%s\",\"cause\":\"%s\",\"left_s\":%u",
 		text_here(x), results[x->result], causes[x->cause], x->left_s);
+	if (x->here_status == OP_HIT && x->here_generation && x->here_why < PAGE_WHYS)
+		fprintf(out, ",\"here_why\":\"%s\"", whys[x->here_why]);
 }
 
 /* Returns the text, which the caller frees with free(); NULL: out of memory. */

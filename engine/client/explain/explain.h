@@ -70,6 +70,7 @@ struct explain {
 	 * op_status; generation 0: on disk */
 	uint8_t here_status;
 	uint32_t here_place, here_generation;
+	uint8_t here_why; /* enum page_why, if it is in memory */
 	enum explain_result result;
 	enum explain_cause cause;
 	unsigned owners, holders;

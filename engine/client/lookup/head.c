@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * READs the heads of pages of other members, for three reasons:
+ * READs the heads of pages of other members, for four reasons:
  *
  * - A set has found the page in the directory. Only the holder's head proves that the page is still
  *   there: an entry can outlive its page, because the holder removes the page first, and because
@@ -9,6 +9,7 @@
  * - The page could not be read: it was evicted, or it has another length than the caller expects.
  *   The second case is the caller's mistake; reporting it as stale would remove a good page from
  *   the directory. In a sized get it is usual: head_shorter().
+ * - A prefetch needs length and CRC of the page that is to be copied.
  *
  * pc_explain() READs buckets and heads here, too, each in a run of its own. The runs are those of
  * look.c. Channel thread.
@@ -197,6 +198,8 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 		page_stale(b, i);
 	else if (b->kind == BATCH_SET)
 		page_stored(b, i, head->length);
+	else if (b->kind == BATCH_PREFETCH)
+		page_bring(b, i, head);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && head_matches(b, i, head))
 		page_hit(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
@@ -224,7 +227,7 @@ static void head_unknown(struct pc_batch *b, uint32_t i, uint32_t status)
 		page_queue(b, i, PAGE_HEAD);
 	} else if (p->verify == VERIFY_HEAD) {
 		page_unreached(b, i); /* the bytes may be right, but that cannot be proven */
-	} else if (b->kind == BATCH_SET && status != OP_INVALID) {
+	} else if ((b->kind == BATCH_SET || b->kind == BATCH_PREFETCH) && status != OP_INVALID) {
 		ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
 		page_unreached(b, i);
 	} else {

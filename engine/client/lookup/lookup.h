@@ -136,6 +136,7 @@ struct peek {
 		struct page_head head;
 		struct {
 			uint32_t place, generation; /* generation 0: the page is on disk */
+			uint8_t why;                /* enum page_why */
 		} here;
 	} data;
 };

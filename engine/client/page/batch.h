@@ -25,7 +25,7 @@ struct peek;
 /*
  * BATCH_PEEK and BATCH_CLEAR are no calls about pages: their "pages" are the READs of peek_all(),
  * and the requests of pc_clear() and pc_clear_cluster(). BATCH_MATCH asks for all holders of pages
- * (pc_match()); it is in no statistics.
+ * (pc_match()), and BATCH_PREFETCH has pages brought to this host; they are in no statistics.
  */
 enum batch_kind {
 	BATCH_GET,
@@ -34,7 +34,8 @@ enum batch_kind {
 	BATCH_REMOVE,
 	BATCH_PEEK,
 	BATCH_CLEAR,
-	BATCH_MATCH
+	BATCH_MATCH,
+	BATCH_PREFETCH
 };
 
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */
@@ -71,6 +72,7 @@ enum page_flag {
 	PAGE_SAW_ANSWER = 32,   /* an owner has answered the current look-up of the page */
 	PAGE_SAME_PEER = 64,    /* the next bucket is READ from the same peer */
 	PAGE_SAW_REFUSAL = 128, /* the rail refused a READ of the page: OP_INVALID */
+	PAGE_PROVEN = 128,      /* prefetch: page_work.crc is that of the page */
 };
 
 /* What a page has to do with disks. */
@@ -134,7 +136,7 @@ struct page_work {
 	union {
 		/* first page of a run in pc_batch.runs: first page of the next run */
 		uint32_t run_next;
-		/* set, after the copy: CRC32C of the page */
+		/* set, after the copy; prefetch, after the READ of the head: CRC32C of the page */
 		uint32_t crc;
 	};
 	/* word of the key's slot on the map, in two halves */
@@ -235,6 +237,8 @@ void page_unreached(struct pc_batch *b, uint32_t i);
 void page_refused(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
+/* prefetch: the page of another host at p->at has this head: requests a copy. */
+void page_bring(struct pc_batch *b, uint32_t i, const struct page_head *head);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);
 /* The page of another host is a hit, and was compared if that was due. */

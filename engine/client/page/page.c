@@ -538,6 +538,18 @@ void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
 	page_done(b, i, PC_HIT);
 }
 
+void page_bring(struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	struct page_work *p = &b->work[i];
+
+	p->bytes = head->length;
+	p->crc = head->crc;
+	p->flags &= (uint8_t)~PAGE_PROVEN;
+	if (page_head_is_proven(head))
+		p->flags |= PAGE_PROVEN;
+	page_queue(b, i, PAGE_DISK); /* ctl.c requests the copy */
+}
+
 /* This host has the page at p->at, or the batch is an exists. */
 static void page_here(struct pc_batch *b, uint32_t i)
 {
@@ -570,7 +582,8 @@ static void page_found_on_disk(struct pc_batch *b, uint32_t i)
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
-	if (b->kind == BATCH_EXISTS && p->at.ref != ch->session->ref) {
+	if (b->kind == BATCH_PREFETCH ||
+		(b->kind == BATCH_EXISTS && p->at.ref != ch->session->ref)) {
 		notice_want(ch, p);
 		page_done(b, i, PC_HIT);
 	} else if (ch->now_ns >= b->deadline_ns) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The methods get, get_sized, set, exists, prefix, match and remove of Session. Any Python thread
- * may call them; a call runs in the calling thread. It converts Python's lists into the lane's
- * arrays, runs the batch without the interpreter's lock, and converts the results into a list. The
- * module makes no Python object per page: the library reads keys from the memory of Python's own
- * objects (the tuple `keys` keeps them alive), and addresses and sizes are numbers.
+ * The methods get, get_sized, set, exists, prefix, prefetch, match and remove of Session. Any
+ * Python thread may call them; a call runs in the calling thread. It converts Python's lists into
+ * the lane's arrays, runs the batch without the interpreter's lock, and converts the results into a
+ * list. The module makes no Python object per page: the library reads keys from the memory of
+ * Python's own objects (the tuple `keys` keeps them alive), and addresses and sizes are numbers.
  *
  * len(ptrs) / len(keys) consecutive segments make one page. A staged call does not pass the
  * caller's segments to the library: a set copies the segments into the lane's stage before it
@@ -119,6 +119,7 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 		pc_channel_gap(ch, c->gap);
 		return pc_submit_set(ch, pages, n, ms, result, ret_batch);
 	case VERB_EXISTS: return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
+	case VERB_PREFETCH: return pc_submit_prefetch(ch, pages, n, ms, result, ret_batch);
 	default: return pc_submit_remove(ch, pages, n, ms, result, ret_batch);
 	}
 }
@@ -439,7 +440,7 @@ static PyObject *look(struct py_session *session, struct py_channel *channel, Py
 PyObject *call_of(
 	struct py_session *session, struct py_channel *channel, PyObject *args, enum verb verb)
 {
-	if (verb == VERB_EXISTS || verb == VERB_REMOVE)
+	if (verb >= VERB_EXISTS)
 		return look(session, channel, args, verb, hits);
 	return move(session, channel, args, verb);
 }
@@ -462,6 +463,11 @@ PyObject *batch_set(PyObject *self, PyObject *args)
 PyObject *batch_exists(PyObject *self, PyObject *args)
 {
 	return call_of((struct py_session *)self, NULL, args, VERB_EXISTS);
+}
+
+PyObject *batch_prefetch(PyObject *self, PyObject *args)
+{
+	return call_of((struct py_session *)self, NULL, args, VERB_PREFETCH);
 }
 
 PyObject *batch_prefix(PyObject *self, PyObject *args)

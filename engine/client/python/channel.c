@@ -348,6 +348,7 @@ CHANNEL_CALL(get, VERB_GET)
 CHANNEL_CALL(get_sized, VERB_GET_SIZED)
 CHANNEL_CALL(set, VERB_SET)
 CHANNEL_CALL(exists, VERB_EXISTS)
+CHANNEL_CALL(prefetch, VERB_PREFETCH)
 CHANNEL_CALL(remove, VERB_REMOVE)
 
 #define SUBMITS                                                                                    \
@@ -368,6 +369,8 @@ static PyMethodDef methods[] = {
 		"set(name_space, keys, ptrs, sizes, timeout_ms) -> int: " SUBMITS},
 	{"exists", channel_exists, METH_VARARGS,
 		"exists(name_space, keys, timeout_ms) -> int: " SUBMITS},
+	{"prefetch", channel_prefetch, METH_VARARGS,
+		"prefetch(name_space, keys, timeout_ms) -> int: " SUBMITS},
 	{"remove", channel_remove, METH_VARARGS,
 		"remove(name_space, keys, timeout_ms) -> int: " SUBMITS},
 	{NULL, NULL, 0, NULL},

@@ -88,7 +88,7 @@ struct py_session {
 	uint64_t calls;              /* calls about pages that found the session open */
 };
 
-enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_REMOVE };
+enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_PREFETCH, VERB_REMOVE };
 
 /* One call about pages. */
 struct call {
@@ -163,6 +163,7 @@ PyObject *batch_get(PyObject *self, PyObject *args);
 PyObject *batch_get_sized(PyObject *self, PyObject *args);
 PyObject *batch_set(PyObject *self, PyObject *args);
 PyObject *batch_exists(PyObject *self, PyObject *args);
+PyObject *batch_prefetch(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);
 PyObject *batch_remove(PyObject *self, PyObject *args);
 PyObject *batch_match(PyObject *self, PyObject *args);

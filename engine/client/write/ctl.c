@@ -56,10 +56,12 @@ bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_
 /* ---- pages on disk --------------------------------------------------------------------------- */
 
 /* What the page on disk is for. */
-static enum ctl_promote disk_purpose(const struct pc_batch *b)
+static enum ctl_promote disk_purpose(const struct pc_batch *b, const struct page_work *p)
 {
 	if (b->kind == BATCH_PEEK)
 		return PROMOTE_LOOK;
+	if (b->kind == BATCH_PREFETCH)
+		return p->at.ref ? PROMOTE_COPY : PROMOTE_EXISTS;
 	if (b->lengths)
 		return PROMOTE_ROOM;
 	return b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET;
@@ -70,14 +72,20 @@ static void disk_step(struct pc_batch *b)
 	uint32_t i;
 
 	while ((i = page_unqueue(b, PAGE_DISK)) != CLIENT_NONE) {
+		const struct page_work *p = &b->work[i];
 		struct ctl_op op = {.kind = CTL_PROMOTE,
-			.count = (uint16_t)disk_purpose(b),
-			.key = b->work[i].key,
-			.length = b->work[i].bytes,
-			.ref = b->work[i].at.ref,
+			.count = (uint16_t)disk_purpose(b, p),
+			.key = p->key,
+			.length = p->bytes,
+			.ref = p->at.ref,
 			.deadline_ns = b->deadline_ns};
 
-		if (b->work[i].others)
+		if (op.count == PROMOTE_COPY) {
+			op.place = p->at.place;
+			op.generation = p->at.generation;
+			op.crc = p->crc;
+			op.publish = p->flags & PAGE_PROVEN ? PUBLISH_CRC : 0;
+		} else if (p->others)
 			op.deadline_ns = page_attempt_ns(b, 2);
 		if (!ctl_ask(b, i, REQUEST_DISK, &op))
 			return;
@@ -92,6 +100,7 @@ static void disk_told(struct pc_batch *b, uint32_t i, const struct ctl_done *don
 	peek->status = (uint8_t)status;
 	peek->data.here.place = done->place;
 	peek->data.here.generation = done->generation;
+	peek->data.here.why = done->why;
 	page_done(b, i, PC_HIT);
 }
 
@@ -140,7 +149,13 @@ static void disk_answer(
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
-	if (status == OP_HIT && done->generation && !place_on_disk(done->place))
+	if (b->kind == BATCH_PREFETCH && status == OP_HIT)
+		page_done(b, i, PC_HIT);
+	else if (b->kind == BATCH_PREFETCH && p->at.ref && status == OP_MISS)
+		page_done(b, i, PC_MISS); /* removed meanwhile: the directory is told by others */
+	else if (b->kind == BATCH_PREFETCH && status == OP_NO_SPACE)
+		page_done(b, i, PC_FULL);
+	else if (status == OP_HIT && done->generation && !place_on_disk(done->place))
 		disk_promoted(b, i, done);
 	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
 		page_done(b, i, PC_HIT);

@@ -12,6 +12,7 @@
  *   observe/    snapshots, reports, metrics, health, the view of the cluster
  *   conns/      connections to the NICs of other engines; lost NICs
  *   clients/    sessions, memory and ctl rings of this host's clients; statistics
+ *   copies/     pages of other hosts that are brought into the pools of this one
  *   directory/  which engine has which page, and what was removed
  *   pages/      pools, index, shard, eviction, disk, scrubber, warm restart
  *   members/    which engines are alive; the cluster map; seeds
@@ -52,6 +53,7 @@ struct ctl;           /* clients/: the ctl rings */
 struct clears;        /* clients/: groups of pages that clients clear */
 struct clear_asks;    /* clients/: the same on other hosts */
 struct statistics;    /* clients/: what the clients count */
+struct copies;        /* copies/: pages of other hosts that are brought here */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct epochs;        /* directory/: what clears of the cluster have raised */
 struct evict;         /* pages/: what each page size needs */
@@ -180,6 +182,7 @@ struct control {
 	struct warm *warm; /* NULL: no process keeps the memory of this engine */
 	struct tier *tier; /* NULL: no disk */
 	struct promote *promote;
+	struct copies *copies; /* NULL: no rails */
 	struct epochs *epochs;
 	/* this engine has pages and has not heard yet what was cleared: nothing finds them, and no
 	 * client is accepted */
@@ -207,6 +210,15 @@ struct control {
 static inline uint64_t control_limbo_ns(const struct control *control)
 {
 	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
+}
+
+/*
+ * What a NIC may do with the exported region of that number. The READs of copies land in pools; no
+ * other host can write anything.
+ */
+static inline unsigned memory_access(unsigned region)
+{
+	return DV_REMOTE_READ | (region < REGION_HEADS_0 ? DV_LOCAL_WRITE : 0);
 }
 
 /* cluster.dead_after_ms and cluster.heartbeat_ms, ns. */

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
@@ -464,6 +465,18 @@ static void ctl_serve_remove(
 			.cookie = later});
 }
 
+/* A page of another host is to be brought here: answered when it is queued. */
+static void ctl_serve_copy(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op)
+{
+	ctl_answer_status(ctl, c, op,
+		copies_ask(ctl->control, &(struct copy_wish){.key = op->key,
+						 .from = {op->ref, op->place, op->generation},
+						 .length = op->length,
+						 .crc = op->crc,
+						 .proven = op->publish & PUBLISH_CRC,
+						 .why = PAGE_PREFETCHED}));
+}
+
 static void ctl_serve_touches(struct ctl *ctl, const struct ctl_op *op)
 {
 	struct ctl_touches touches;
@@ -502,6 +515,11 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 	case CTL_REMOVE: ctl_serve_remove(ctl, c, op, now_ns); break;
 	case CTL_CLEAR: clear_serve(ctl->control, c, op, ctl_deadline_ns(op, now_ns)); break;
 	case CTL_PROMOTE:
+		if (op->count == PROMOTE_COPY) {
+			ctl_serve_copy(ctl, c, op);
+			break;
+		}
+		/* fall through */
 	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
 	default:
 		ctl->control->counter[COUNTER_ops_invalid]++;

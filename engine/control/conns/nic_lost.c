@@ -236,7 +236,7 @@ static int nic_memory_register(const struct control_rail *rail, struct dv_mr *re
 			rc = dv_mr_register(rail->device,
 				&(struct dv_memory){.base = mr->base,
 					.length = mr->length,
-					.access = DV_REMOTE_READ,
+					.access = memory_access(i),
 					.memfd = -1},
 				&ret_mrs[i]);
 	}

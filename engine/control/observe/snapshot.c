@@ -196,6 +196,7 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 	client_statistics_collect(control, s->taken_ns);
 	client_counts(control, &s->attached);
 	ctl_counts(control, &s->published);
+	copies_counts(control, &s->copies);
 	warm_counts(control, &s->warm);
 	s->clients = control->statistics->total;
 	s->statistics_refused = control->statistics->refused;

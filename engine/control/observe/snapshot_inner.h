@@ -13,6 +13,7 @@
 #include "engine/abi/statistics.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/observe/figures_inner.h"
@@ -139,6 +140,7 @@ struct snapshot {
 	struct snapshot_disk disk;
 	struct client_counts attached;
 	struct ctl_counts published;
+	struct copies_counts copies;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t http_unauthorized;

@@ -335,6 +335,9 @@ void page_again(struct control *control, const struct location *at, enum evicted
 	unsigned rail = place_rail(at->place);
 	struct pool *pool = rail < control->rails ? control->rail[rail].pool : NULL;
 
+	/* a page that was brought here on purpose stays as long as others, as far as this goes */
+	if (pool && from == EVICTED_COPY && pool_why(pool, at->place) != PAGE_STORED)
+		return;
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=
 			pool_last(pool, at->place, at->generation);
@@ -354,6 +357,7 @@ bool page_forget(struct control *control, const struct page_key *key)
 	const struct index_entry *e = index_find(control->index, key);
 	bool here = e;
 
+	control->pages_events->forget(control, key);
 	if (e)
 		evict_retire(control->evict, key, e->place, e->generation);
 	return tier_forget(control, key) || here;

@@ -59,6 +59,8 @@ struct pages_events {
 	/* pages may be here that no owner knows: on disk, or in memory that was adopted */
 	void (*disk_opened)(struct control *control);
 	void (*forgotten)(struct control *control, uint32_t ref);
+	/* the key is removed from this host */
+	void (*forget)(struct control *control, const struct page_key *key);
 	/* many removes are queued: the tier names no more of them */
 	bool (*busy)(const struct control *control);
 	/* a client of this host has read a damaged page of engine `ref` */

@@ -64,7 +64,7 @@ int pool_take(
 
 /* Owners of a slot. Every other number is that of a channel, see warm.c. */
 #define POOL_OWNER_NONE 0u
-#define POOL_OWNER_DISK UINT32_MAX /* the disk tier reads a page into the slot */
+#define POOL_OWNER_COPIES (UINT32_MAX - 1u) /* a NIC of the engine READs a page into the slot */
 
 /*
  * Records who may write to the slot of a credit; to be called before the slot is granted. Returning
@@ -116,6 +116,12 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
  * that is missing: it is evicted first, unless it is used. False: it is no page.
  */
 bool pool_last(struct pool *pool, uint32_t place, uint32_t generation);
+/*
+ * Why the page at `place` is here, enum page_why; PAGE_STORED from its publish on, until it is set.
+ * Without effect, or PAGE_STORED, if no page is there.
+ */
+void pool_why_set(struct pool *pool, uint32_t place, unsigned why);
+unsigned pool_why(const struct pool *pool, uint32_t place);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 

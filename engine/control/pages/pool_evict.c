@@ -189,6 +189,21 @@ bool pool_last(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
+void pool_why_set(struct pool *pool, uint32_t place, unsigned why)
+{
+	uint32_t slot = pool_locate(pool, place);
+
+	if (slot != NONE && pool->slots[slot].state == SLOT_PAGE)
+		pool->slots[slot].why = (uint8_t)why;
+}
+
+unsigned pool_why(const struct pool *pool, uint32_t place)
+{
+	uint32_t slot = pool_locate(pool, place);
+
+	return slot != NONE && pool->slots[slot].state == SLOT_PAGE ? pool->slots[slot].why : 0;
+}
+
 void pool_weigh(struct pool *pool, uint32_t used_weight)
 {
 	pool->used_weight = used_weight;

@@ -65,7 +65,7 @@ struct slot {
 	uint8_t queue;
 	/* what the disk tier knows of the slot: bits of enum slot_disk */
 	uint8_t disk;
-	uint8_t spare;
+	uint8_t why; /* in state PAGE: enum page_why */
 	union {
 		struct {
 			uint32_t

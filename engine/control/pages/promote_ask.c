@@ -203,10 +203,12 @@ static void page_look_serve(struct control *control, struct ctl_channel *c, cons
 	struct tier_found found;
 
 	tier_look(control->tier, &op->key, &found);
-	if (e)
+	if (e) {
 		done = page_here(e);
-	else if (found.written || found.writing)
+		done.why = (uint8_t)pool_why(control->rail[place_rail(e->place)].pool, e->place);
+	} else if (found.written || found.writing) {
 		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
+	}
 	control->pages_events->answer(control->ctl, c, op, &done);
 }
 

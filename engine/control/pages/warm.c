@@ -64,7 +64,8 @@ enum { STORED_POOL, STORED_HEADS, STORED_SLOTS, STORED_RAIL };
 #define WARM_CRASHES_MAX 3u
 /* longest wait for the process that stores descriptors, at the start */
 #define WARM_BARRIER_MS 5000u
-#define WARM_LEFT_US 10000 /* between two looks at clients of earlier engines that copy */
+#define WARM_READS_NS 10000000000ull /* after which no READ of an earlier engine is in flight */
+#define WARM_LEFT_US 10000           /* between two looks at clients of earlier engines that copy */
 
 struct warm_state {
 	uint32_t magic, layout;
@@ -219,7 +220,8 @@ static uint32_t owner_number(struct warm *warm)
 
 	/* The last number is given to all further owners: their slots are never freed early. */
 	if (owner != UINT32_MAX)
-		shm_store(&warm->state->next_owner, owner + 1);
+		shm_store(&warm->state->next_owner,
+			owner + 1 == POOL_OWNER_COPIES ? UINT32_MAX : owner + 1);
 	return owner;
 }
 
@@ -556,6 +558,11 @@ uint32_t warm_owner_disk(const struct control *control)
 	return control->warm ? control->warm->disk_owner : POOL_OWNER_NONE;
 }
 
+uint32_t warm_owner_copies(const struct control *control)
+{
+	return control->warm ? POOL_OWNER_COPIES : POOL_OWNER_NONE;
+}
+
 /* ---- slots of earlier engines ---------------------------------------------------------------- */
 
 /* Returns the slots of an owner to their pools, but not the one named `but`. Returns how many. */
@@ -596,6 +603,16 @@ void warm_disk_locked(struct control *control)
 			"warm restart: the disks have ended the I/O of the engine before; %" PRIu32
 			" slots are free",
 			slots);
+}
+
+/*
+ * READs of the engine before into slots have ended: nothing was posted after its exit, and a NIC
+ * gives up each READ in less time than this, also if a client still has the NIC's device open.
+ */
+static void copies_release(struct control *control)
+{
+	if (net_now() - control->pace.started_ns > WARM_READS_NS)
+		(void)owner_slots_return(control, POOL_OWNER_COPIES, 0);
 }
 
 static bool process_exited(int pidfd)
@@ -672,7 +689,9 @@ static bool process_has_left(const struct warm *warm, uint32_t process)
 
 static void left_timer_start(struct warm *warm)
 {
-	if (!LIST_EMPTY(&warm->left) && net_timer_set(warm->left_timer, WARM_LEFT_US) < 0)
+	bool waits = !LIST_EMPTY(&warm->left) || owner_slots(warm, POOL_OWNER_COPIES);
+
+	if (waits && net_timer_set(warm->left_timer, WARM_LEFT_US) < 0)
 		log_error("warm restart: no memory for a timer; slots stay reserved");
 }
 
@@ -682,6 +701,7 @@ static void left_on_timer(void *context)
 	struct warm *warm = control->warm;
 	struct left_channel *left = LIST_FIRST(&warm->left), *next;
 
+	copies_release(control);
 	for (; left; left = next) {
 		next = LIST_NEXT(left, next);
 		if (!left_release(left))
@@ -748,7 +768,8 @@ static int left_watch(struct control *control)
 /* Logs how many slots are never free again: their owner is no watched channel and no disk. */
 static void lost_tell(const struct warm *warm)
 {
-	uint32_t lost = warm->forgotten + warm->slots - owner_slots(warm, warm->disk_owner);
+	uint32_t lost = warm->forgotten + warm->slots - owner_slots(warm, warm->disk_owner) -
+			owner_slots(warm, POOL_OWNER_COPIES);
 	const struct left_channel *left;
 
 	LIST_FOREACH (left, &warm->left, next)

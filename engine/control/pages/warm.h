@@ -64,6 +64,8 @@ void warm_end(struct control *control);
  * channel; 0 before, and while the pidfd is -1.
  */
 uint32_t warm_owner_new(struct control *control, int segment, int pidfd, uint32_t *process);
+/* The owner of slots into which copies of pages of other hosts are READ; 0 as above. */
+uint32_t warm_owner_copies(const struct control *control);
 /* The channel's client can write to no slot any more. Owner 0: no effect. */
 void warm_owner_end(struct control *control, uint32_t owner, uint32_t process);
 /* No channel of the process is stored any more. Process 0: no effect. */

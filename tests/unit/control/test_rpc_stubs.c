@@ -12,6 +12,7 @@
 
 #include "engine/control/clients/clients.h"
 #include "engine/control/pages/pages.h"
+#include "tests/unit/control/copies_stub.h"
 #include "tests/unit/control/no_clients.h"
 #include "tests/unit/control/tier_stub.h"
 

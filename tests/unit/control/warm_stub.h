@@ -68,6 +68,12 @@ uint32_t warm_owner_disk(const struct control *control)
 	return POOL_OWNER_NONE;
 }
 
+uint32_t warm_owner_copies(const struct control *control)
+{
+	(void)control;
+	return POOL_OWNER_NONE;
+}
+
 void warm_disk_locked(struct control *control)
 {
 	(void)control;

@@ -83,6 +83,12 @@ void conn_counts(const struct control *control, struct conn_counts *ret)
 	*ret = (struct conn_counts){7, 8, 9, 10};
 }
 
+void copies_counts(const struct control *control, struct copies_counts *ret)
+{
+	(void)control;
+	*ret = (struct copies_counts){6, 7, 8};
+}
+
 void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
 	(void)control;

@@ -1,0 +1,712 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies of pages of other hosts: those that wait, those that are READ, and the channel to the
+ * rails. Control plane's thread only.
+ *
+ *   waiting --slot of a pool--> flying --the rail says hit--> published
+ *      |                           |
+ *      '------- no room, late ----- '--- stale, failed, removed meanwhile --> the slot goes back
+ *
+ * A slot that is READ into is a credit of the copier. It is returned or published only when the
+ * rail has answered its run, which it does when the NIC holds nothing of it.
+ */
+#include "engine/control/copies/copies.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/abi/map.h"
+#include "engine/abi/run.h"
+#include "engine/control/base/control.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
+#include "engine/control/pages/pages.h"
+
+#define COPY_CHAINS 4096u /* of the hash tables; a power of two */
+/* the session of the copier's channel and regions; no client has it */
+#define COPIES_SESSION UINT32_MAX
+
+struct copy {
+	TAILQ_ENTRY(copy) next; /* of those that wait */
+	LIST_ENTRY(copy) same;
+	struct copy_wish wish;
+	uint64_t since_ns;
+	/* from here on: while it is READ */
+	unsigned pool, via; /* the pool that it comes into; the rail that READs it */
+	uint32_t place, generation;
+	uint32_t tried; /* bit per rail */
+};
+
+/* The copier's end of a rail's channel, and the rail's end, which the rail owns. */
+struct copies_rail {
+	struct rail_channel channel;
+	struct ring_producer ops;
+	struct ring_consumer done;
+	void *memory; /* of both rings */
+	bool has;     /* the rail has the channel */
+	/* the key under which its NIC knows each pool, as the rail was told; valid where `known` */
+	uint32_t lkey[RAILS_MAX];
+	uint32_t known;
+};
+
+struct copies {
+	struct control *control;
+	TAILQ_HEAD(, copy) waiting;
+	LIST_HEAD(, copy) copy_of[COPY_CHAINS];
+	uint32_t waits, flying;
+	uint64_t waiting_bytes, flying_bytes, pools_bytes;
+	struct copy *flight[COPIES_FLIGHTS_MAX];
+	unsigned turn; /* the pool that gets the next copy */
+	/* the first one that waits is counted in `waiting` of this class; NULL: it is not */
+	struct evict_class *class;
+	uint64_t next_ns;   /* when the next READ may begin beside clients */
+	uint64_t beside_ns; /* when a client was seen to READ last */
+	bool beside;        /* a client READs */
+	struct net_timer *timer;
+	bool joined; /* the rails were given the channel */
+	unsigned left;
+	struct copies_rail *rail[RAILS_MAX];
+	/* raised while copies fly: the rail clears it and writes to `wake` */
+	uint32_t sleeps;
+	int wake[2];
+	struct event *woken;
+	/* by a hash of the key: when a key was removed last */
+	uint64_t forgot_ns[COPY_CHAINS];
+};
+
+static unsigned copy_chain(const struct page_key *key)
+{
+	return (unsigned)(map_mix(key->word[1]) & (COPY_CHAINS - 1));
+}
+
+static struct copy *copy_find(struct copies *c, const struct page_key *key)
+{
+	struct copy *copy;
+
+	LIST_FOREACH (copy, &c->copy_of[copy_chain(key)], same)
+		if (page_key_equal(&copy->wish.key, key))
+			return copy;
+	return NULL;
+}
+
+static struct pool *copy_pool(const struct copies *c, const struct copy *copy)
+{
+	return c->control->rail[copy->pool].pool;
+}
+
+/* ---- the channel ----------------------------------------------------------------------------- */
+
+static void copies_on_wake(evutil_socket_t fd, short what, void *context)
+{
+	char bytes[64];
+
+	(void)what, (void)context; /* copies_turn() follows in this turn of the loop */
+	while (read((int)fd, bytes, sizeof(bytes)) > 0)
+		continue;
+}
+
+static int wake_open(struct copies *c)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, c->wake) < 0)
+		return -errno;
+	c->woken = event_new(c->control->base, c->wake[1], EV_READ | EV_PERSIST, copies_on_wake, c);
+	return c->woken && event_add(c->woken, NULL) == 0 ? 0 : -ENOMEM;
+}
+
+/* Makes the rings of one rail. */
+static int rings_open(struct copies *c, unsigned rail)
+{
+	size_t ops = ring_bytes(OP_RING_SLOTS, sizeof(struct run_line)),
+	       done = ring_bytes(DONE_RING_SLOTS, sizeof(struct run_done));
+	struct copies_rail *r = calloc(1, sizeof(*r));
+	unsigned char *memory = aligned_alloc(64, ops + done);
+
+	if (!r || !memory) {
+		free(r);
+		free(memory);
+		return -ENOMEM;
+	}
+	memset(memory, 0, ops + done);
+	r->memory = memory;
+	r->channel = (struct rail_channel){.id = CHANNEL_COPIES,
+		.session = COPIES_SESSION,
+		.client_waits = &c->sleeps,
+		.wake = c->wake[0]};
+	ring_producer_init(&r->ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&r->channel.ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&r->done, memory + ops, DONE_RING_SLOTS, sizeof(struct run_done));
+	ring_producer_init(
+		&r->channel.done, memory + ops, DONE_RING_SLOTS, sizeof(struct run_done));
+	c->rail[rail] = r;
+	return 0;
+}
+static_assert(sizeof(struct run_line) % 64 == 0 && DONE_RING_SLOTS % 4 == 0, "whole lines");
+
+/* Gives the rails the copier's channel, when the first copy is requested. */
+static int copies_join(struct copies *c)
+{
+	struct control *control = c->control;
+	int rc = c->woken ? 0 : wake_open(c);
+
+	for (unsigned i = 0; i < control->rails && rc == 0; i++)
+		rc = c->rail[i] ? 0 : rings_open(c, i);
+	if (rc < 0) {
+		log_error(
+			"copies: no channel to the rails: %s; pages of other hosts are not copied",
+			strerror(-rc));
+		return rc;
+	}
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct rail_command add = {
+			.kind = RAIL_CHANNEL_ADD, .object = &c->rail[i]->channel};
+
+		c->rail[i]->has = outbox_send(control, i, &add);
+		c->left += c->rail[i]->has;
+	}
+	c->joined = true;
+	return 0;
+}
+
+/*
+ * Informs the rail of the pools as its NIC has them registered: once, and again when a NIC was
+ * opened anew. False: its NIC has not registered this pool.
+ */
+static bool pool_tell(struct copies *c, unsigned via, unsigned pool)
+{
+	struct control *control = c->control;
+	const struct dv_mr *mr = &control->rail[via].exported[REGION_POOL_0 + pool];
+	struct copies_rail *r = c->rail[via];
+	bool known = r->known >> pool & 1;
+	struct rail_command command = {.kind = known ? RAIL_REGION_KEY : RAIL_REGION_ADD,
+		.region = {.base = (uintptr_t)mr->base,
+			.length = mr->length,
+			.lkey = mr->lkey,
+			.session = COPIES_SESSION,
+			.id = REGION_OWN_0 + pool}};
+
+	if (!mr->length)
+		return false;
+	if (known && r->lkey[pool] == mr->lkey)
+		return true;
+	if (!outbox_send(control, via, &command))
+		return false;
+	r->lkey[pool] = mr->lkey;
+	r->known |= 1u << pool;
+	return true;
+}
+
+static void read_kick(struct control *control, unsigned rail)
+{
+	uint64_t one = 1;
+
+	/* pairs with the poll core's fence between its flag and its last look at the rings */
+	shm_fence_sleep();
+	if (shm_load(&control->status->rail[rail].sleeps) &&
+		write(control->rail[rail].kick, &one, sizeof(one)) < 0)
+		return; /* the eventfd's counter is full, so the rail is being woken already */
+}
+
+/* ---- the end of a copy ----------------------------------------------------------------------- */
+
+/* The first copy that waits needs no slot any more, or has got it. */
+static void class_leave(struct copies *c)
+{
+	if (c->class)
+		c->class->waiting--;
+	c->class = NULL;
+}
+
+/* Takes the copy out of those that wait. */
+static void copy_leave(struct copies *c, struct copy *copy)
+{
+	if (copy == TAILQ_FIRST(&c->waiting))
+		class_leave(c);
+	TAILQ_REMOVE(&c->waiting, copy, next);
+	c->waits--;
+	c->waiting_bytes -= copy->wish.length;
+}
+
+static void copy_free(struct copy *copy)
+{
+	LIST_REMOVE(copy, same);
+	free(copy);
+}
+
+/* Ends a copy that is in no list. */
+static void copy_end(struct copies *c, struct copy *copy, enum op_status status)
+{
+	uint64_t *counter = c->control->counter;
+
+	if (status == OP_HIT) {
+		counter[COUNTER_copies_made]++;
+		counter[COUNTER_copies_bytes] += copy->wish.length;
+	} else {
+		counter[status == OP_NO_SPACE ? COUNTER_copies_refused : COUNTER_copies_failed]++;
+	}
+	copy_free(copy);
+}
+
+/* Nothing writes to the slot any more, and it has no page. */
+static void slot_return(struct copies *c, const struct copy *copy)
+{
+	evict_give_back(c->control->evict, copy->place, copy->generation, copy->wish.length);
+}
+
+/* Was the key cleared, or removed after the copy was requested, or shortly before? */
+static bool copy_is_void(const struct copies *c, const struct copy *copy)
+{
+	const struct page_key *key = &copy->wish.key;
+	uint64_t forgot_ns = c->forgot_ns[copy_chain(key)];
+
+	return (forgot_ns && forgot_ns + COPIES_FORGOT_NS > copy->since_ns) ||
+	       epoch_past(c->control, key) || c->control->door_shut;
+}
+
+/* The page is in the slot: publishes it. False: not possible; the slot is still a credit. */
+static bool copy_publish(struct copies *c, const struct copy *copy)
+{
+	struct control *control = c->control;
+	const struct copy_wish *wish = &copy->wish;
+	const struct location at = {.place = copy->place, .generation = copy->generation};
+	struct index_entry entry = {.key = wish->key,
+		.place = at.place,
+		.generation = at.generation,
+		.length = wish->length};
+	struct pool *pool = copy_pool(c, copy);
+
+	if (copy_is_void(c, copy) || index_put(control->index, &entry, NULL) < 0)
+		return false;
+	if (wish->proven)
+		(void)pool_prove(pool, &(struct pool_proven){.key = wish->key,
+					       .place = at.place,
+					       .generation = at.generation,
+					       .length = wish->length,
+					       .crc = wish->crc});
+	if (pool_publish(pool, at.place, at.generation, &wish->key, wish->length) < 0) {
+		index_remove(control->index, &wish->key);
+		return false;
+	}
+	control->evict->credits--;
+	pool_why_set(pool, at.place, wish->why);
+	tier_replaced(control, &wish->key, wish->length);
+	tier_published(control);
+	if (control->evict->rail[copy->pool].requests)
+		control->evict->rail[copy->pool].retry = true;
+	directory_publish(control, &wish->key, &at, NULL);
+	return true;
+}
+
+/* ---- READs ----------------------------------------------------------------------------------- */
+
+/* The rail for the READ: that of the pool, or the next one that is in use. RAILS_MAX: none. */
+static unsigned rail_choose(struct copies *c, const struct copy *copy, uint16_t peer)
+{
+	const struct control *control = c->control;
+	uint32_t out = shm_load(&control->status->rails_out) |
+		       shm_load(&control->status->peer_rails_out[peer]) | copy->tried;
+
+	for (unsigned k = 0; k < control->rails; k++) {
+		unsigned via = (copy->pool + k) % control->rails;
+
+		if (!(out >> via & 1) && c->rail[via]->has &&
+			ring_room(&c->rail[via]->ops, 1) > 0 && pool_tell(c, via, copy->pool))
+			return via;
+	}
+	return RAILS_MAX;
+}
+
+/* Posts the READ of flight `number`, which has a slot. False: no rail can READ it. */
+static bool read_post(struct copies *c, unsigned number)
+{
+	struct copy *copy = c->flight[number];
+	const struct location *from = &copy->wish.from;
+	const struct member_record *member = member_by_ref(c->control, from->ref);
+	struct run run = {.cookie = number,
+		.peer_ref = from->ref,
+		.kind = OP_PAGE,
+		.pages = 1,
+		.segments = 1,
+		.to_region = (uint16_t)(REGION_OWN_0 + copy->pool),
+		.region = (uint8_t)(REGION_POOL_0 + place_rail(from->place)),
+		.page_bytes = copy->wish.length,
+		.stride_or_to = copy->wish.length,
+		.deadline_ns = net_now() + COPIES_READ_NS};
+	const struct run_entry entry = {.unit = place_unit(from->place),
+		.generation = from->generation,
+		.to = place_offset(copy->place),
+		.key = copy->wish.key};
+	struct ring_producer *ops;
+
+	if (!member)
+		return false;
+	copy->via = rail_choose(c, copy, member->peer);
+	if (copy->via == RAILS_MAX)
+		return false;
+	ops = &c->rail[copy->via]->ops;
+	run.peer = member->peer;
+	copy->tried |= 1u << copy->via;
+	run_encode(&run, ring_slot_new(ops, 0));
+	*run_entry_new(ops, 0, 0) = entry;
+	ring_publish(ops, op_page_lines(1));
+	read_kick(c->control, copy->via);
+	return true;
+}
+
+static void flight_end(struct copies *c, unsigned number, enum op_status status)
+{
+	struct copy *copy = c->flight[number];
+
+	c->flight[number] = NULL;
+	c->flying--;
+	c->flying_bytes -= copy->wish.length;
+	if (status == OP_HIT && !copy_publish(c, copy))
+		status = OP_MISS;
+	if (status != OP_HIT)
+		slot_return(c, copy);
+	copy_end(c, copy, status);
+}
+
+/* A rail has answered. */
+static void read_done(struct copies *c, const struct run_done *done)
+{
+	unsigned number = done->cookie % COPIES_FLIGHTS_MAX;
+	bool rail_failed = done->status == OP_NIC_ERROR || done->status == OP_PEER_DOWN;
+
+	if (!c->flight[number])
+		return;
+	if (done->hit & 1)
+		flight_end(c, number, OP_HIT);
+	else if (done->stale & 1)
+		flight_end(c, number, OP_STALE);
+	else if (c->control->stopping || !rail_failed || !read_post(c, number))
+		flight_end(c, number, done->status);
+}
+
+static unsigned copies_reap(struct copies *c)
+{
+	unsigned reaped = 0;
+
+	for (unsigned i = 0; i < c->control->rails; i++) {
+		struct ring_consumer *ring = &c->rail[i]->done;
+		int32_t n = ring_ready(ring);
+
+		for (int32_t k = 0; k < n; k++) {
+			struct run_done done;
+
+			memcpy(&done, ring_slot_old(ring, (uint32_t)k), sizeof(done));
+			read_done(c, &done);
+		}
+		if (n > 0)
+			ring_release(ring, (uint32_t)n);
+		reaped += (unsigned)n;
+	}
+	return reaped;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/*
+ * Takes a slot for the first copy that waits. -ENOSPC: none is free yet, and pages are evicted for
+ * it as for a set; or -errno.
+ */
+static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
+{
+	struct evict *evict = c->control->evict;
+	uint32_t length = copy->wish.length;
+	struct evict_class *class;
+	int rc;
+
+	copy->pool = c->turn % c->control->rails;
+	rc = pool_take(copy_pool(c, copy), length, &copy->place, &copy->generation);
+	if (rc == 0) {
+		pool_own(copy_pool(c, copy), copy->place, warm_owner_copies(c->control));
+		evict->credits++;
+		evict_hold(evict, copy->pool, length, 1);
+		evict_class_of(evict, copy->pool, length)->taken++;
+		c->turn++;
+	} else if (rc == -ENOSPC && !c->class) {
+		class = evict_class_of(evict, copy->pool, length);
+		class->waiting++;
+		class->waited = class->slowed = true;
+		c->class = class;
+	}
+	evict_refill(evict, copy->pool, length, now_ns);
+	return rc;
+}
+
+/* ---- pace ------------------------------------------------------------------------------------ */
+
+static bool clients_read(const struct copies *c)
+{
+	uint32_t runs = 0;
+
+	for (unsigned i = 0; i < c->control->rails; i++)
+		runs += rail_in_flight(c->control->rail[i].rail);
+	return runs > c->flying;
+}
+
+/*
+ * May a copy of `bytes` bytes be READ now? Beside clients that READ at the rate of
+ * copies.mib_per_second at most, and few at a time, so that their READs do not queue behind copies.
+ */
+static bool pace_allows(struct copies *c, uint32_t bytes, uint64_t now_ns)
+{
+	uint64_t most;
+
+	if (clients_read(c))
+		c->beside_ns = now_ns;
+	c->beside = c->beside_ns && now_ns - c->beside_ns < COPIES_BESIDE_NS;
+	most = c->beside ? COPIES_BESIDE_BYTES : COPIES_FLIGHT_BYTES;
+	if (c->flying && (c->flying == COPIES_FLIGHTS_MAX || c->flying_bytes + bytes > most))
+		return false;
+	return !c->beside || now_ns >= c->next_ns;
+}
+
+/* A copy begins. A loop that came late makes up for COPIES_LATE_NS at most. */
+static void pace_charge(struct copies *c, uint32_t bytes, uint64_t now_ns)
+{
+	uint64_t rate = (uint64_t)c->control->settings->copies_mib_per_second << 20;
+	bool late = !c->beside || c->next_ns + COPIES_LATE_NS < now_ns;
+
+	c->next_ns = (late ? now_ns : c->next_ns) + (uint64_t)bytes * 1000000000 / rate;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+static void copies_on_timer(void *context)
+{
+	(void)context; /* copies_turn() follows in this turn of the loop */
+}
+
+static void copy_begin(struct copies *c, struct copy *copy, uint64_t now_ns)
+{
+	unsigned number = 0;
+
+	copy_leave(c, copy);
+	pace_charge(c, copy->wish.length, now_ns);
+	while (c->flight[number])
+		number++;
+	c->flight[number] = copy;
+	c->flying++;
+	c->flying_bytes += copy->wish.length;
+	if (!read_post(c, number))
+		flight_end(c, number, OP_PEER_DOWN);
+}
+
+/* Ends the first copy that waits, if there is no use in its READ. */
+static bool copy_refuse(struct copies *c, struct copy *copy, uint64_t now_ns)
+{
+	bool here = index_find(c->control->index, &copy->wish.key);
+	bool late = now_ns - copy->since_ns > COPIES_WAIT_NS;
+
+	if (!here && !late && !copy_is_void(c, copy))
+		return false;
+	copy_leave(c, copy);
+	if (here)
+		copy_free(copy); /* a client has stored it meanwhile */
+	else
+		copy_end(c, copy, late ? OP_NO_SPACE : OP_MISS);
+	return true;
+}
+
+unsigned copies_turn(struct control *control)
+{
+	struct copies *c = control->copies;
+	unsigned work = 0;
+	uint64_t now_ns;
+	struct copy *copy;
+	int rc = 0;
+
+	if (!c || !c->joined || !(c->waits + c->flying))
+		return 0;
+	work = copies_reap(c);
+	now_ns = net_now();
+	while (!control->stopping && (copy = TAILQ_FIRST(&c->waiting)) && rc == 0) {
+		if (copy_refuse(c, copy, now_ns))
+			continue;
+		if (!pace_allows(c, copy->wish.length, now_ns))
+			break;
+		rc = slot_take(c, copy, now_ns);
+		if (rc == 0) {
+			copy_begin(c, copy, now_ns);
+			work++;
+		} else if (rc != -ENOSPC) {
+			copy_leave(c, copy);
+			copy_end(c, copy, OP_NO_SPACE);
+			rc = 0;
+		}
+	}
+	if (c->flying) {
+		shm_store(&c->sleeps, 1);
+		/* pairs with the poll core's, before it looks at the flag */
+		shm_fence_sleep();
+		work += copies_reap(c);
+	}
+	if (c->waits && !control->stopping)
+		(void)net_timer_set(c->timer, COPIES_SOON_US);
+	return work;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static bool wish_is_possible(const struct control *control, const struct copy_wish *wish)
+{
+	return !page_key_none(&wish->key) && wish->length && wish->length <= PAGE_BYTES_MAX &&
+	       wish->length <= control->status->page_bytes_max &&
+	       !place_on_disk(wish->from.place) && place_rail(wish->from.place) < RAILS_MAX;
+}
+
+/* Will no more be taken at present? */
+static bool copies_full(const struct copies *c, uint32_t length)
+{
+	return c->waits == COPIES_WAITING_MAX ||
+	       (c->waits && c->waiting_bytes + length > c->pools_bytes / COPIES_WAITING_SHARE);
+}
+
+enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
+{
+	struct copies *c = control->copies;
+	const struct index_entry *e = index_find(control->index, &wish->key);
+	struct copy *copy;
+
+	if (!c || control->exporting || control->stopping)
+		return OP_PEER_DOWN;
+	if (e) {
+		pool_touch(control->rail[place_rail(e->place)].pool, e->place);
+		return OP_HIT;
+	}
+	if (!wish_is_possible(control, wish))
+		return OP_INVALID;
+	if (copy_find(c, &wish->key))
+		return OP_HIT;
+	if (wish->from.ref == control->ref || !member_by_ref(control, wish->from.ref))
+		return OP_PEER_DOWN;
+	copy = copies_full(c, wish->length) ? NULL : calloc(1, sizeof(*copy));
+	if (!copy || (!c->joined && copies_join(c) < 0)) {
+		free(copy);
+		control->counter[COUNTER_copies_refused]++;
+		return OP_NO_SPACE;
+	}
+	copy->wish = *wish;
+	copy->since_ns = net_now();
+	if (copy_is_void(c, copy)) {
+		free(copy);
+		return OP_MISS;
+	}
+	LIST_INSERT_HEAD(&c->copy_of[copy_chain(&wish->key)], copy, same);
+	TAILQ_INSERT_TAIL(&c->waiting, copy, next);
+	c->waits++;
+	c->waiting_bytes += wish->length;
+	(void)net_timer_set(c->timer, 0);
+	return OP_HIT;
+}
+
+void copies_forget(struct control *control, const struct page_key *key)
+{
+	if (control->copies)
+		control->copies->forgot_ns[copy_chain(key)] = net_now();
+}
+
+void copies_counts(const struct control *control, struct copies_counts *ret)
+{
+	const struct copies *c = control->copies;
+
+	*ret = (struct copies_counts){0};
+	if (c)
+		*ret = (struct copies_counts){
+			c->waits, c->flying, c->waiting_bytes + c->flying_bytes};
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int copies_open(struct control *control)
+{
+	struct copies *c;
+
+	if (!control->rails)
+		return 0;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	c->control = control;
+	TAILQ_INIT(&c->waiting);
+	c->wake[0] = c->wake[1] = -1;
+	for (unsigned i = 0; i < control->rails; i++)
+		c->pools_bytes += control->status->pool_bytes[i];
+	c->timer = net_timer_new(control->base, false, copies_on_timer, c);
+	if (!c->timer) {
+		free(c);
+		return -ENOMEM;
+	}
+	control->copies = c;
+	return 0;
+}
+
+void copies_stop(struct control *control)
+{
+	struct copies *c = control->copies;
+
+	for (unsigned i = 0; c && i < control->rails; i++) {
+		struct rail_command stop = {.kind = RAIL_CHANNEL_STOP};
+
+		if (!c->rail[i] || !c->rail[i]->has)
+			continue;
+		stop.object = &c->rail[i]->channel;
+		(void)outbox_send(control, i, &stop);
+	}
+}
+
+bool copies_rest(const struct control *control)
+{
+	return !control->copies || !control->copies->left;
+}
+
+/*
+ * The NICs write nothing for the copier any more once all rails have returned its channel: the
+ * slots of copies in flight are free.
+ */
+void copies_returned(struct control *control)
+{
+	struct copies *c = control->copies;
+
+	if (--c->left)
+		return;
+	for (unsigned i = 0; i < COPIES_FLIGHTS_MAX; i++)
+		if (c->flight[i])
+			flight_end(c, i, OP_CANCELLED);
+}
+
+void copies_close(struct control *control)
+{
+	struct copies *c = control->copies;
+	struct copy *copy;
+
+	if (!c)
+		return;
+	while ((copy = TAILQ_FIRST(&c->waiting))) {
+		copy_leave(c, copy);
+		copy_end(c, copy, OP_CANCELLED);
+	}
+	/* without an answer: the slots stay reserved, also for the next engine */
+	for (unsigned i = 0; i < COPIES_FLIGHTS_MAX; i++)
+		free(c->flight[i]);
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (c->rail[i])
+			free(c->rail[i]->memory);
+		free(c->rail[i]);
+	}
+	if (c->woken)
+		event_free(c->woken);
+	for (unsigned i = 0; i < 2; i++)
+		if (c->wake[i] >= 0)
+			close(c->wake[i]);
+	net_timer_free(c->timer);
+	free(c);
+	control->copies = NULL;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The copier: brings pages of other hosts into the pools of this one. It is a client of the
+ * engine's own rails, with a channel of its own: it takes a slot as the disk tier does, READs the
+ * page there, and publishes this host as a further holder. README.md beside this file is the way
+ * in. Control plane's thread only.
+ */
+#ifndef CONTROL_COPIES_H
+#define CONTROL_COPIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+
+struct control;
+
+/* Pages that wait for their copy, at most, and bytes, as a share of the pools. */
+#define COPIES_WAITING_MAX 65536u
+#define COPIES_WAITING_SHARE 8u
+/* Copies that are READ at a time. */
+#define COPIES_FLIGHTS_MAX 64u
+/* Bytes of them: while no client of this host READs, and beside one. A single page may be longer */
+#define COPIES_FLIGHT_BYTES (4u << 20)
+#define COPIES_BESIDE_BYTES (256u << 10)
+/* a client READs as long as a READ of one was in flight this long ago */
+#define COPIES_BESIDE_NS 10000000ull
+#define COPIES_LATE_NS 1000000ull     /* what is made up for, at most */
+#define COPIES_READ_NS 2000000000ull  /* deadline of one READ */
+#define COPIES_WAIT_NS 10000000000ull /* longest time for which a copy waits for its READ */
+#define COPIES_SOON_US 1000           /* between two looks while a copy waits for a slot */
+/* a page whose key was removed this long ago is not copied: a copy may be older than that */
+#define COPIES_FORGOT_NS 5000000000ull
+
+/* A page of another host that is wanted here. */
+struct copy_wish {
+	struct page_key key;
+	struct location from;
+	uint32_t length, crc; /* as its head says; `crc` counts if `proven` */
+	bool proven;
+	enum page_why why;
+};
+
+int copies_open(struct control *control);
+void copies_close(struct control *control);
+
+/*
+ * OP_HIT: the page is here, or is being brought. OP_NO_SPACE: too many wait, or no memory.
+ * OP_PEER_DOWN: its holder is no member, or this engine does not READ yet. OP_INVALID: no page has
+ * this length or place. OP_MISS: the key was cleared or removed.
+ */
+enum op_status copies_ask(struct control *control, const struct copy_wish *wish);
+/* The key is removed from this host: no copy of it that was requested before is published. */
+void copies_forget(struct control *control, const struct page_key *key);
+
+/* Once in each turn of the loop. Returns how much it did. */
+unsigned copies_turn(struct control *control);
+/* The engine stops: nothing more is READ, and the rails return the channel. */
+void copies_stop(struct control *control);
+/* True if no rail has the copier's channel. */
+bool copies_rest(const struct control *control);
+/* A rail has returned the copier's channel. */
+void copies_returned(struct control *control);
+
+struct copies_counts {
+	uint32_t waiting, flying;
+	uint64_t bytes; /* of both */
+};
+void copies_counts(const struct control *control, struct copies_counts *ret);
+
+#endif

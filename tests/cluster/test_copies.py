@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies on real engines: pages of one host are brought to another one, where they outlive the
+first; removals, and reads that are verified meanwhile."""
+
+import ctypes
+import json
+import os
+import sys
+import threading
+
+import harness
+
+sys.path.insert(0, os.path.join(harness.BUILD, "engine", "client", "python", "peercache"))
+import _peercache  # noqa: E402
+
+CTL = harness.program("tools/peercachectl")
+SPACE = "copies"
+PAGE = 32768
+SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(2000 * harness.SLOW)}"]
+
+
+def ctl(socket, *arguments):
+    return harness.run([CTL, "--socket", socket, "--namespace", SPACE, *arguments],
+                       capture_output=True, text=True, seconds=120)
+
+
+def content(key):
+    return (key.encode() + b".") * (PAGE // (len(key) + 1) + 1)
+
+
+class Copies(harness.ClusterTest):
+    def put(self, session, keys):
+        base = session.alloc(PAGE)
+        for key in keys:
+            ctypes.memmove(base, content(key), PAGE)
+            self.assertEqual(session.set(SPACE, [key], [base], PAGE, 20000), [True])
+        session.release(base)
+
+    def get(self, session, keys):
+        """Gets each key and returns the hits; their bytes are right."""
+        base = session.alloc(PAGE)
+        hits = []
+        for key in keys:
+            if session.get(SPACE, [key], [base], PAGE, 20000)[0]:
+                self.assertEqual(ctypes.string_at(base, PAGE), content(key)[:PAGE], key)
+                hits.append(key)
+        session.release(base)
+        return hits
+
+    def bring(self, session, keys):
+        """Prefetches until all keys are taken."""
+        left = list(keys)
+
+        def taken():
+            done = session.prefetch(SPACE, left, 20000)
+            left[:] = [key for key, good in zip(left, done) if not good]
+            return not left
+        harness.wait_for(taken, 60, "every page is taken")
+
+    def made(self, engines, i):
+        return engines.status(i)["counters"]["copies_made"]
+
+    def test_copies_outlive_their_origin(self):
+        engines = self.start(3, pool_bytes="32MiB", settings=SETTINGS)
+        sessions = [_peercache.Session(socket) for socket in engines.sockets]
+        keys = [f"page {n}" for n in range(300)]
+        self.put(sessions[0], keys)
+        self.assertEqual(sessions[1].prefetch(SPACE, ["none"], 20000), [False])
+        self.bring(sessions[1], keys)
+        harness.wait_for(lambda: self.made(engines, 1) == len(keys), 60, "all pages are copied")
+        self.bring(sessions[1], keys)  # they are here
+        self.assertEqual(self.made(engines, 1), len(keys))
+        shown = json.loads(ctl(engines.sockets[1], "--json", "explain", keys[0]).stdout)
+        self.assertEqual((shown["here"], shown["here_why"], len(shown["holders"])),
+                         ("memory", "prefetched", 2))
+        self.assertIn("in memory, prefetched", ctl(engines.sockets[1], "explain", keys[0]).stdout)
+        # a removal reaches the copy, too
+        self.assertEqual(sessions[2].remove(SPACE, [keys[0]], 20000), [True])
+        self.assertEqual(self.get(sessions[1], keys[:1]), [])
+        engines.kill(0)
+        sessions[0].close()
+        engines.wait_members(2, among=[1, 2])
+        self.assertEqual(self.get(sessions[2], keys[1:]), keys[1:])
+        done = ctl(engines.sockets[2], "prefetch", keys[1], keys[2])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        harness.wait_for(lambda: self.made(engines, 2) == 2, 60, "the command's pages are copied")
+        for session in sessions[1:]:
+            session.close()
+
+    def test_reads_and_removals_beside_copies(self):
+        engines = self.start(2, pool_bytes="8MiB", settings=SETTINGS)
+        keys = [f"page {n}" for n in range(160)]
+        stop, failed = threading.Event(), []
+
+        def reader(i):
+            session = _peercache.Session(engines.sockets[i])
+            try:
+                while not stop.is_set():
+                    self.get(session, keys)
+                    session.prefetch(SPACE, keys, 20000)
+            except Exception as error:  # pylint: disable=broad-except
+                failed.append(error)
+            session.close()
+        session = _peercache.Session(engines.sockets[0])
+        self.put(session, keys)
+        threads = [threading.Thread(target=reader, args=(i,)) for i in (1, 1, 0)]
+        for thread in threads:
+            thread.start()
+        try:
+            for turn in range(12):
+                gone = keys[turn * 10:turn * 10 + 10]
+                # both pools have less room than all pages: copies evict, and are evicted
+                self.assertEqual(len(session.remove(SPACE, gone, 20000)), 10)
+                self.assertEqual(self.get(session, gone), [])
+                self.put(session, gone)
+            harness.wait_for(lambda: self.made(engines, 1) > 200 or failed, 60, "copies were made")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failed, [])
+        session.close()
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copier with real pools and a real index. The test plays the rails and the holder. */
+#define TEST_OF_COPIES
+#include "engine/control/copies/copies.h"
+
+#include "engine/abi/run.h"
+#include "tests/unit/control/ctl_world.h"
+
+#define PAGE 65536u
+#define POOL_PAGES (POOL_BYTES / PAGE)
+
+/* What a rail was told, and what it answers. */
+static struct {
+	struct rail_channel *channel;
+	struct rail_region region[RAILS];
+	unsigned keys; /* commands RAIL_REGION_KEY */
+	bool stops;
+} rails[RAILS];
+static uint32_t client_runs; /* of clients, in flight on rail 0 */
+static struct status_segment *status;
+
+/* ---- stubs ----------------------------------------------------------------------------------- */
+
+bool outbox_send(struct control *c, unsigned rail, const struct rail_command *command)
+{
+	(void)c;
+	switch (command->kind) {
+	case RAIL_CHANNEL_ADD:
+		assert_null(rails[rail].channel);
+		rails[rail].channel = command->object;
+		break;
+	case RAIL_CHANNEL_STOP: rails[rail].stops = true; break;
+	case RAIL_REGION_KEY: rails[rail].keys++; /* fall through */
+	case RAIL_REGION_ADD:
+		assert_in_range(command->region.id, REGION_OWN_0, REGION_OWN_0 + RAILS - 1);
+		rails[rail].region[command->region.id - REGION_OWN_0] = command->region;
+		break;
+	default: fail_msg("command %u", command->kind);
+	}
+	return true;
+}
+
+uint32_t rail_in_flight(const struct rail *rail)
+{
+	uint32_t runs = rail == control.rail[0].rail ? client_runs : 0;
+
+	for (unsigned i = 0; i < RAILS; i++)
+		if (rail == control.rail[i].rail && rails[i].channel)
+			runs += rails[i].channel->in_flight;
+	return runs;
+}
+
+/* ---- the world ------------------------------------------------------------------------------- */
+
+static int begin(void **state)
+{
+	static struct rail *const rail[RAILS] = {(void *)&rails[0], (void *)&rails[1]};
+
+	setup(state);
+	memset(rails, 0, sizeof(rails));
+	client_runs = 0;
+	settings.copies_mib_per_second = 1;
+	peer.known = true;
+	status = calloc(1, sizeof(*status));
+	status->page_bytes_max = PAGE;
+	control.status = status;
+	for (unsigned i = 0; i < RAILS; i++) {
+		status->pool_bytes[i] = POOL_BYTES;
+		control.rail[i].rail = rail[i];
+		control.rail[i].kick = -1;
+		for (unsigned p = 0; p < RAILS; p++) {
+			const struct huge *memory = pool_memory(control.rail[p].pool);
+
+			control.rail[i].exported[REGION_POOL_0 + p] = (struct dv_mr){
+				.base = memory->base, .length = memory->bytes, .lkey = 100 * i + p};
+		}
+	}
+	assert_int_equal(copies_open(&control), 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	copies_close(&control);
+	free(status);
+	return teardown(state);
+}
+
+static enum op_status wish(uint64_t n)
+{
+	return copies_ask(&control, &(struct copy_wish){.key = key_of(n),
+					    .from = {PEER_REF, place_make(1, (uint32_t)n), 5},
+					    .length = PAGE,
+					    .crc = (uint32_t)n,
+					    .proven = true,
+					    .why = PAGE_PREFETCHED});
+}
+
+static unsigned turn(void)
+{
+	unsigned work = copies_turn(&control);
+
+	turns();
+	return work;
+}
+
+/* The rail takes the next run; false: there is none. */
+static bool taken(unsigned rail, struct run *ret, struct run_entry *ret_entry)
+{
+	struct rail_channel *c = rails[rail].channel;
+	struct run_line line;
+
+	if (!c || ring_ready(&c->ops) <= 0)
+		return false;
+	memcpy(&line, ring_slot_old(&c->ops, 0), sizeof(line));
+	run_decode(&line.header, now, ret);
+	*ret_entry = line.half[1];
+	ring_release(&c->ops, 1);
+	c->in_flight++;
+	return true;
+}
+
+static void answer(unsigned rail, uint32_t cookie, bool hit, bool stale, enum op_status status_is)
+{
+	struct run_done done = {.cookie = cookie,
+		.hit = hit,
+		.stale = stale,
+		.status = (uint8_t)status_is,
+		.kind = OP_PAGE};
+
+	memcpy(ring_slot_new(&rails[rail].channel->done, 0), &done, sizeof(done));
+	ring_publish(&rails[rail].channel->done, 1);
+	rails[rail].channel->in_flight--;
+}
+
+/* Answers whatever the rails have got. Returns how many. */
+static unsigned serve(void)
+{
+	struct run_entry entry;
+	unsigned served = 0;
+	struct run run;
+
+	for (unsigned i = 0; i < RAILS; i++)
+		while (taken(i, &run, &entry)) {
+			answer(i, run.cookie, true, false, OP_HIT);
+			served++;
+		}
+	return served;
+}
+
+static const struct index_entry *here(uint64_t n)
+{
+	const struct page_key key = key_of(n);
+
+	return index_find(control.index, &key);
+}
+
+static uint64_t count(enum counter counter)
+{
+	return control.counter[counter];
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void a_page_is_read_into_a_slot_and_published(void **state)
+{
+	const struct index_entry *e;
+	struct pool_proven proven;
+	struct run_entry entry;
+	struct run run;
+
+	(void)state;
+	assert_int_equal(wish(3), OP_HIT);
+	assert_int_equal(wish(3), OP_HIT); /* it is being brought already */
+	turn();
+	assert_true(taken(0, &run, &entry));
+	assert_false(taken(0, &run, &entry));
+	assert_int_equal(run.kind, OP_PAGE);
+	assert_int_equal(run.peer_ref, PEER_REF);
+	assert_int_equal(run.region, REGION_POOL_0 + 1);
+	assert_int_equal(run.to_region, REGION_OWN_0);
+	assert_int_equal(run.page_bytes, PAGE);
+	assert_int_equal(run.stride_or_to, PAGE);
+	assert_int_equal(entry.unit, 3);
+	assert_int_equal(entry.generation, 5);
+	assert_null(here(3));
+	answer(0, run.cookie, true, false, OP_HIT);
+	turn();
+	e = here(3);
+	assert_non_null(e);
+	assert_int_equal(place_offset(e->place), entry.to & (RUN_TO_MAX - 1));
+	assert_int_equal(pool_why(control.rail[0].pool, e->place), PAGE_PREFETCHED);
+	assert_true(pool_proven(control.rail[0].pool, e->place, e->generation, &proven));
+	assert_int_equal(proven.crc, 3);
+	assert_int_equal(directory.published, 1);
+	assert_int_equal(count(COUNTER_copies_made), 1);
+	assert_int_equal(count(COUNTER_copies_bytes), PAGE);
+	assert_int_equal(control.evict->credits, 0);
+	assert_int_equal(wish(3), OP_HIT);
+	assert_int_equal(turn(), 0);
+	/* the owner says that another host has it, too: it is not evicted first for that */
+	page_again(&control, &(struct location){.place = e->place, .generation = e->generation},
+		EVICTED_COPY);
+	assert_int_equal(count(COUNTER_pages_copied), 0);
+}
+
+static void a_slot_goes_back_only_after_the_answer(void **state)
+{
+	struct run_entry entry;
+	struct run run;
+
+	(void)state;
+	assert_int_equal(wish(1), OP_HIT);
+	turn();
+	assert_true(taken(0, &run, &entry));
+	assert_int_equal(control.evict->credits, 1);
+	pass_time(60 * 1000000000ull);
+	turn();
+	assert_int_equal(control.evict->credits, 1); /* the NIC may still write it */
+	answer(0, run.cookie, false, true, OP_HIT);
+	turn();
+	assert_int_equal(control.evict->credits, 0);
+	assert_null(here(1));
+	assert_int_equal(count(COUNTER_copies_failed), 1);
+	assert_int_equal(pool_pages(control.rail[0].pool), 0);
+}
+
+static void a_key_that_is_removed_meanwhile_is_not_published(void **state)
+{
+	const struct page_key removed = key_of(1);
+
+	(void)state;
+	assert_int_equal(wish(1), OP_HIT);
+	assert_int_equal(wish(2), OP_HIT);
+	turn();
+	assert_false(page_forget(&control, &removed));
+	assert_int_equal(serve(), 2);
+	turn();
+	assert_null(here(1));
+	assert_non_null(here(2));
+	/* also a copy that comes shortly after: its holder may not have been told yet */
+	assert_int_equal(wish(1), OP_MISS);
+	pass_time(COPIES_FORGOT_NS + 1);
+	assert_int_equal(wish(1), OP_HIT);
+}
+
+static void a_failed_rail_is_replaced_by_another_in_the_same_slot(void **state)
+{
+	struct run_entry first, second;
+	struct run run;
+
+	(void)state;
+	assert_int_equal(wish(1), OP_HIT);
+	turn();
+	assert_true(taken(0, &run, &first));
+	answer(0, run.cookie, false, false, OP_NIC_ERROR);
+	turn();
+	assert_true(taken(1, &run, &second));
+	assert_memory_equal(&first.to, &second.to, 6);
+	assert_int_equal(run.to_region, REGION_OWN_0);
+	answer(1, run.cookie, false, false, OP_PEER_DOWN);
+	turn();
+	assert_int_equal(count(COUNTER_copies_failed), 1);
+	assert_int_equal(control.evict->credits, 0);
+	/* a rail that is out of use READs nothing; a NIC that was opened anew has another key */
+	status->peer_rails_out[peer.member.record.peer] = 1;
+	control.rail[1].exported[REGION_POOL_0 + 1].lkey = 77;
+	assert_int_equal(wish(2), OP_HIT);
+	turn();
+	assert_false(taken(0, &run, &first));
+	assert_true(taken(1, &run, &second));
+	assert_int_equal(rails[1].region[1].lkey, 77);
+	answer(1, run.cookie, true, false, OP_HIT);
+	turn();
+	assert_non_null(here(2));
+}
+
+static void a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits(void **state)
+{
+	static struct client client;
+	unsigned asked = 0;
+
+	(void)state;
+	client_open(&client, 3);
+	for (uint64_t n = 0; n < 4 * POOL_PAGES; n++) {
+		struct ctl_done done;
+
+		put(&client,
+			(struct ctl_op){
+				.kind = CTL_CREDIT, .rail = n % RAILS, .count = 1, .length = PAGE});
+		turns();
+		while (!got(&client, &done))
+			pass_time(5 * 1000000ull);
+		publish_at(&client, 1000 + n, done.place, done.generation, PAGE);
+	}
+	while (wish(asked) == OP_HIT)
+		asked++;
+	assert_int_equal(wish(asked), OP_NO_SPACE);
+	assert_int_equal(count(COUNTER_copies_refused), 2);
+	assert_in_range(asked, RAILS * POOL_PAGES / 8 - 1, RAILS * POOL_PAGES / 8 + 1);
+	for (unsigned i = 0; i < 1000 && count(COUNTER_copies_made) < asked; i++) {
+		turn();
+		serve();
+		turn();
+		pass_time(5 * 1000000ull);
+	}
+	assert_int_equal(count(COUNTER_copies_made), asked);
+	for (uint64_t n = 0; n < asked; n++)
+		assert_non_null(here(n));
+	assert_non_null(here(1000 + 4 * POOL_PAGES - 1));
+	client_close(&client);
+}
+
+static void beside_a_client_copies_keep_their_rate(void **state)
+{
+	uint64_t began = now;
+
+	(void)state;
+	client_runs = 1;
+	for (uint64_t n = 0; n < 20; n++)
+		assert_int_equal(wish(n), OP_HIT);
+	while (count(COUNTER_copies_made) < 20) {
+		turn();
+		assert_true(serve() <= COPIES_BESIDE_BYTES / PAGE);
+		turn();
+		pass_time(1000000);
+		assert_true(now - began < 10 * 1000000000ull);
+	}
+	/* 19 pages of 64 KiB at 1 MiB/s after the first one */
+	assert_in_range(now - began, 1150 * 1000000ull, 1400 * 1000000ull);
+	client_runs = 0;
+	pass_time(2 * COPIES_BESIDE_NS);
+	for (uint64_t n = 20; n < 40; n++)
+		assert_int_equal(wish(n), OP_HIT);
+	turn();
+	assert_int_equal(serve(), 20); /* at once */
+	turn();
+}
+
+static void what_waits_for_too_long_or_has_no_holder_ends(void **state)
+{
+	struct copies_counts counts;
+
+	(void)state;
+	peer.known = false;
+	assert_int_equal(wish(1), OP_PEER_DOWN);
+	peer.known = true;
+	assert_int_equal(wish(1), OP_HIT);
+	peer.known = false;
+	turn();
+	assert_int_equal(count(COUNTER_copies_failed), 1);
+	peer.known = true;
+	client_runs = 1;
+	for (uint64_t n = 2; n < 40; n++)
+		(void)wish(n);
+	turn();
+	serve();
+	pass_time(COPIES_WAIT_NS + 1);
+	turn();
+	copies_counts(&control, &counts);
+	assert_int_equal(counts.waiting + counts.flying, 0);
+	assert_true(count(COUNTER_copies_refused) > 0);
+	assert_int_equal(copies_ask(&control, &(struct copy_wish){.key = key_of(1),
+						      .from = {PEER_REF, 0, 1},
+						      .length = PAGE + 1}),
+		OP_INVALID);
+}
+
+static void a_stop_ends_copies_when_every_rail_has_returned_the_channel(void **state)
+{
+	(void)state;
+	assert_true(copies_rest(&control));
+	assert_int_equal(wish(1), OP_HIT);
+	assert_int_equal(wish(2), OP_HIT);
+	turn();
+	assert_int_equal(control.evict->credits, 2);
+	control.stopping = true;
+	copies_stop(&control);
+	assert_int_equal(wish(3), OP_PEER_DOWN);
+	assert_true(rails[0].stops && rails[1].stops);
+	copies_returned(&control);
+	assert_false(copies_rest(&control));
+	assert_int_equal(control.evict->credits, 2);
+	copies_returned(&control);
+	assert_true(copies_rest(&control));
+	assert_int_equal(control.evict->credits, 0);
+	assert_null(here(1));
+}
+
+#undef TEST
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_page_is_read_into_a_slot_and_published),
+		TEST(a_slot_goes_back_only_after_the_answer),
+		TEST(a_key_that_is_removed_meanwhile_is_not_published),
+		TEST(a_failed_rail_is_replaced_by_another_in_the_same_slot),
+		TEST(a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits),
+		TEST(beside_a_client_copies_keep_their_rate),
+		TEST(what_waits_for_too_long_or_has_no_holder_ends),
+		TEST(a_stop_ends_copies_when_every_rail_has_returned_the_channel),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -30,6 +30,7 @@ FILES = {
     "config/SETTINGS.md": "SETTINGS.md", "config/MIGRATION.md": "MIGRATION.md",
     "config/examples/*": "examples",
     "engine/METRICS.md": "METRICS.md", "engine/TRUST.md": "TRUST.md",
+    "engine/control/SECURITY.md": "THREATS.md", ".github/SECURITY.md": "SECURITY.md",
     "engine/client/python/README.md": "SGLANG.md",
     "engine/client/python/MOONCAKE.md": "MOONCAKE.md",
     "engine/client/python/LMCACHE.md": "LMCACHE.md",

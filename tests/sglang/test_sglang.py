@@ -372,6 +372,40 @@ class Heads(Ranks):
                         self.counted(host)
 
 
+class Linker(Ranks):
+    """SGLang's external cache linker: pages go between device pools and engines."""
+
+    DRIVER = "linker"
+
+    FULL = {"pages": 12, "aborted": 0, "wrong": 0}
+    NONE = {"pages": 0, "aborted": 0, "wrong": 0}
+
+    def fetch(self, host, **options):
+        return host.do("fetch", seed=self.seed, pages=12, **options)
+
+    def test_pages_go_from_the_device_of_one_host_to_that_of_another(self):
+        here, there = self.hosts
+        self.make("dsa", "", 64, pages=64)
+        self.assertEqual(self.fetch(there), [self.NONE] * 2)
+        here.do("insert", seed=self.seed, pages=12)
+        self.assertEqual(self.fetch(there), [self.FULL] * 2)
+        here.do("flush")
+        self.assertEqual(self.fetch(here), [self.FULL] * 2)
+        for host in self.hosts:
+            for row in host.do("counts"):
+                self.assertEqual(row["errors"], {})
+        self.assertEqual([row["hits_remote"] for row in there.do("counts")], [24] * 2)
+
+    def test_a_request_whose_pages_are_lost_before_its_load_is_aborted(self):
+        here, _ = self.hosts
+        self.make("dsa", "", 64, pages=64)
+        here.do("insert", seed=self.seed, pages=12)
+        here.do("flush")
+        for row in self.fetch(here, lose=True):
+            self.assertEqual((row["pages"], row["aborted"]), (12, 1))
+        self.assertEqual(self.fetch(here), [self.NONE] * 2)
+
+
 class Mooncake(Ranks):
     """SGLang's backend `mooncake`: the class of Mooncake is that of PeerCache."""
 
@@ -399,7 +433,7 @@ def load_tests(loader, _tests, _pattern):
     classes = [Controllers]
     if version() > TREES:
         Controllers.DRIVER = "tree"
-        classes += [Trees, NewestTrees, Pools, Heads, Mooncake]
+        classes += [Trees, NewestTrees, Pools, Heads, Mooncake, Linker]
     else:
         Controllers.DRIVER = "controller"
         classes += [Trees] if version() == TREES else []

@@ -221,12 +221,31 @@ static bool clear_add(struct control *control, struct ctl_channel *c, const stru
 	return true;
 }
 
+/*
+ * Whether the table of epochs has the group, or room for it in its first half: a clear of a group
+ * that has no room is one of all groups.
+ */
+static bool clear_group_fits(const struct control *control, const struct ctl_op *op)
+{
+	const struct epochs_shared *shared = &control->status->epochs;
+	uint32_t count = epochs_count(shared);
+
+	return count <= EPOCHS_MAX / 2 || epochs_find(shared, count, epoch_group(&op->key)) < count;
+}
+
 void clear_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op,
 	uint64_t deadline_ns)
 {
 	bool cluster = op->count & CLEAR_CLUSTER;
 	int may = control->settings->engine_clients_clear;
 
+	if (c->restricted && may != CLIENTS_CLEAR_ALL && cluster &&
+		!clear_group_fits(control, op)) {
+		client_deny(control, c->id,
+			"it clears a group in the cluster, and half of the groups that may have been cleared are used up; only administrators clear further ones");
+		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
+		return;
+	}
 	if (c->restricted && may != CLIENTS_CLEAR_ALL &&
 		(may == CLIENTS_CLEAR_NO || op->count & CLEAR_ALL)) {
 		client_deny(control, c->id,

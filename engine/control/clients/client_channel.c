@@ -309,6 +309,7 @@ static void channel_rings_init(struct channel *c, uint32_t rails)
 		.header = header,
 		.wake = c->wake,
 		.user = c->session->uid,
+		.others = client_access_users(&c->session->control->clients->access) > 1,
 		.restricted = !c->session->administers,
 		.no_credits = !quarantine_allows_credits(c->session)};
 	ring_consumer_init(&c->ctl.ops, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));

@@ -103,10 +103,20 @@ void session_reply_told(struct session *s, uint64_t a, uint64_t b)
 	s->control->clients->waits_told++;
 }
 
+/* Whether two reasons are the same, but for the numbers in them. */
+static bool reasons_equal(const char *a, const char *b)
+{
+	for (;; a++, b++) {
+		a += strspn(a, "0123456789");
+		b += strspn(b, "0123456789");
+		if (*a != *b || !*a)
+			return *a == *b;
+	}
+}
+
 /*
  * A process that is refused tries again several times a second, for as long as it runs: the log has
- * it once for each reason, and once for all requests of its session, whose reasons have numbers
- * that change. Processes of other PID namespaces have no number here and count as one.
+ * it once for each reason. Processes of other PID namespaces have no number here and count as one.
  */
 static bool refusal_is_new(struct clients *clients, const struct session *s, const char *text)
 {
@@ -117,7 +127,8 @@ static bool refusal_is_new(struct clients *clients, const struct session *s, con
 		struct client_refusal *r = &clients->refusal[i];
 
 		if (r->tried_ns && now_ns - r->tried_ns < CLIENT_REFUSAL_NS && r->pid == s->pid &&
-			r->attached == (s->id != 0) && (r->attached || !strcmp(r->text, text))) {
+			r->uid == s->uid && r->attached == (s->id != 0) &&
+			reasons_equal(r->text, text)) {
 			text_fit(r->text, sizeof(r->text), "%s", text);
 			r->tried_ns = now_ns;
 			return false;
@@ -125,8 +136,11 @@ static bool refusal_is_new(struct clients *clients, const struct session *s, con
 		if (r->tried_ns < oldest->tried_ns)
 			oldest = r;
 	}
-	*oldest = (struct client_refusal){
-		.pid = s->pid, .attached = s->id, .since_ns = now_ns, .tried_ns = now_ns};
+	*oldest = (struct client_refusal){.pid = s->pid,
+		.uid = s->uid,
+		.attached = s->id,
+		.since_ns = now_ns,
+		.tried_ns = now_ns};
 	text_fit(oldest->text, sizeof(oldest->text), "%s", text);
 	return true;
 }

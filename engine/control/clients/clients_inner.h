@@ -232,6 +232,7 @@ struct client_access {
 /* A process that was refused. */
 struct client_refusal {
 	pid_t pid;
+	uint32_t uid;
 	bool attached; /* one request was refused, not the session */
 	char text[CLIENT_REFUSAL_BYTES];
 	uint64_t since_ns, tried_ns; /* its first and its last try; 0: this place is free */

@@ -17,6 +17,12 @@
 
 /* ---- table of credits ------------------------------------------------------------------------ */
 
+/* At most what the slot of a page has: sizes between powers of two have classes of their own. */
+static uint64_t slot_bytes(uint32_t length)
+{
+	return ((uint64_t)length + PAGE_UNIT - 1) / PAGE_UNIT * PAGE_UNIT;
+}
+
 #define CREDITS_ROOM_MIN 64u
 static_assert(CREDITS_ROOM_MIN * 2 <= CREDITS_MAX * 2, "the table can grow");
 
@@ -33,7 +39,7 @@ void credits_add(struct credits *t, const struct credit *credit)
 		i = (i + 1) & (t->room - 1);
 	t->slot[i] = *credit;
 	t->count++;
-	t->bytes[place_rail(credit->place)] += credit->length;
+	t->bytes[place_rail(credit->place)] += slot_bytes(credit->length);
 }
 
 /* Keeps the hash table at most half full. */
@@ -89,7 +95,7 @@ bool credits_take(struct credits *t, uint32_t place, uint32_t generation, struct
 	}
 	t->slot[gap] = (struct credit){0};
 	t->count--;
-	t->bytes[place_rail(place)] -= ret->length;
+	t->bytes[place_rail(place)] -= slot_bytes(ret->length);
 	return true;
 }
 
@@ -199,7 +205,7 @@ static void credit_request_queue(
 	pr->last = &waits->next;
 	ctl->evict->rail[rail].requests++;
 	r->channel->asked += r->left;
-	r->channel->asked_bytes[rail] += (uint64_t)r->left * r->length;
+	r->channel->asked_bytes[rail] += r->left * slot_bytes(r->length);
 	waits->class->waiting += r->left;
 	waits->class->waited = true;
 	waits->class->slowed = true;
@@ -208,13 +214,13 @@ static void credit_request_queue(
 
 /*
  * Whether the slots that the channels of a user hold and wait for would be more than half of the
- * pool, while another user has a channel, too.
+ * pool, while another user has a channel, too, or may come.
  */
 static bool credit_above_quota(
 	const struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op)
 {
-	uint64_t bytes = (uint64_t)op->count * op->length;
-	bool others = false;
+	uint64_t bytes = op->count * slot_bytes(op->length);
+	bool others = c->others;
 
 	for (unsigned i = 0; i < ctl->channels_end; i++) {
 		const struct ctl_channel *each = ctl->channel[i];
@@ -251,7 +257,7 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	}
 	if (credit_above_quota(ctl, c, op)) {
 		client_deny(ctl->control, c->id,
-			"its user would hold more than half of a pool in slots for pages that it has not stored yet, while other users store, too; store in smaller batches");
+			"its user would hold more than half of a pool in slots for pages that it has not stored yet, and other users store, too, or may; store in smaller batches");
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
@@ -279,7 +285,7 @@ static void credit_request_remove(
 	struct ctl_request *r = *link;
 
 	r->channel->asked -= waited;
-	r->channel->asked_bytes[rail] -= (uint64_t)waited * r->length;
+	r->channel->asked_bytes[rail] -= waited * slot_bytes(r->length);
 	r->class->waiting -= waited;
 	*link = r->next;
 	ctl->evict->rail[rail].requests--;
@@ -316,7 +322,7 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 		class->pass = pass;
 		class->waiting -= before - r->left;
 		r->channel->asked -= before - r->left;
-		r->channel->asked_bytes[rail] -= (uint64_t)(before - r->left) * r->length;
+		r->channel->asked_bytes[rail] -= (before - r->left) * slot_bytes(r->length);
 		link = &r->next;
 	}
 	for (unsigned i = 0; i < CLASSES_MAX; i++)

@@ -53,6 +53,7 @@ struct ctl_channel {
 	bool no_credits;
 	bool restricted; /* the process does not administer the engine */
 	uint32_t user;
+	bool others;    /* the settings let other users attach */
 	uint32_t owner; /* of the slots granted to the channel: warm_owner_new() */
 	/* The fields from here on are written by ctl.c and ctl_credit.c only. */
 	/*

@@ -249,6 +249,37 @@ static void who_does_not_administer_clears_what_the_setting_says(void **state)
 	assert_int_equal(invalid, 0);
 }
 
+/* With a full table, a clear of a further group is one of all. */
+static void who_does_not_administer_cannot_fill_the_table_of_groups(void **state)
+{
+	struct page_key group = {{0, 0}};
+	uint32_t full = 0;
+
+	(void)state;
+	pair_open(60000);
+	channel.restricted = true;
+	for (uint32_t i = 1; i <= EPOCHS_MAX / 2 + 100; i++) {
+		uint32_t before = invalid;
+
+		group.word[1] = (uint64_t)i << 32;
+		client_clears(CLEAR_CLUSTER, &group, 60000);
+		full += invalid > before;
+		if (invalid == before)
+			assert_true(epochs_count(&node[0].control.status->epochs) <=
+				    EPOCHS_MAX / 2 + 1);
+		if (i % 8)
+			continue;
+		assert_true(nodes_until(answers == laters, 5000));
+		laters = answers = 0;
+	}
+	assert_true(full >= 90);
+	assert_int_equal(node[0].control.status->epochs.epoch[0], 0);
+	group.word[1] = 1ull << 32; /* it has an epoch already */
+	invalid = 0;
+	client_clears(CLEAR_CLUSTER, &group, 60000);
+	assert_int_equal(invalid, 0);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -261,6 +292,7 @@ int main(void)
 		T(a_member_that_leaves_is_not_waited_for),
 		T(a_member_with_a_higher_epoch_is_asked_anew),
 		T(who_does_not_administer_clears_what_the_setting_says),
+		T(who_does_not_administer_cannot_fill_the_table_of_groups),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

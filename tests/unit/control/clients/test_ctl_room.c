@@ -452,6 +452,17 @@ static void a_user_holds_at_most_half_of_a_pool_while_another_one_stores(void **
 	assert_true(got(&b, &done) ? done.status == OP_HIT : b.channel.asked == 1);
 	assert_int_equal(control.counter[COUNTER_clients_denied], 1);
 	client_close(&a);
+	/* where others may come, and pages have one byte, but slots have a unit */
+	b.channel.others = true;
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT,
+			.count = (uint16_t)(half * length / PAGE_UNIT + 1),
+			.length = 1});
+	turns();
+	assert_true(got(&b, &done));
+	while (done.status == OP_HIT)
+		assert_true(got(&b, &done));
+	assert_int_equal(done.status, OP_NO_SPACE);
+	assert_int_equal(control.counter[COUNTER_clients_denied], 2);
 	client_close(&b);
 }
 
@@ -493,7 +504,7 @@ static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 		uint64_t bytes = 0;
 
 		for (uint32_t at = rail; at < PLACES; at += 16)
-			bytes += held[at] ? at + 1 : 0;
+			bytes += held[at] ? PAGE_UNIT : 0;
 		assert_int_equal(table.bytes[rail], bytes);
 	}
 	credits_free(&table);

@@ -146,8 +146,9 @@ PC_API int pc_open(const struct pc_options *options, struct pc **ret_pc);
 /*
  * The same, with a secret of this tenant: 32 to 64 bytes in a file of mode 0600, without the line
  * feed at its end. All namespaces and groups of the session, also those of pc_channel_name_space()
- * and pc_clear(), are hashed with it (BLAKE2b), so a process finds and clears only what was stored
- * with the same secret. NULL: none. The file is read once. -EINVAL: it is missing or wrong.
+ * and pc_clear(), are hashed with it (BLAKE2b), so calls of this library find and clear only what
+ * was stored with the same secret. NULL: none. The file is read once. -EINVAL: it is missing or
+ * wrong.
  *
  *   pc_open_with_secret(&(struct pc_options){.name_space = "llama-70b"}, "/etc/tenant-a", &pc);
  */

@@ -53,16 +53,21 @@ void key_text_init(struct key_text *text, const struct key_space *space, const s
 	text->start[1] = bytes * KEY_PRIME_2;
 	memcpy(text->name_space, word, sizeof(word));
 	for (unsigned i = 0; i < sizeof(text->secret) / sizeof(text->secret[0]); i++)
-		text->secret[i] = key_word(XXH3_kSecret + 16, i);
-	text->name_space_mix = XXH3_mul128_fold64(name_space->word[0] ^ key_word(XXH3_kSecret, 0),
-		name_space->word[1] ^ key_word(XXH3_kSecret, 1));
+		text->secret[i] = key_word(space->words + 16, i);
+	text->name_space_mix = XXH3_mul128_fold64(name_space->word[0] ^ key_word(space->words, 0),
+		name_space->word[1] ^ key_word(space->words, 1));
+	memcpy(text->words, space->words, sizeof(text->words));
 	text->name_space_sum = name_space->word[0] + name_space->word[1];
 }
 
 struct page_key key_hash_any(struct key_text *text, const void *key, size_t bytes)
 {
+	XXH128_hash_t hash;
+
 	memcpy(text->key, key, bytes);
-	return key_digest(text, sizeof(struct page_key) + bytes);
+	hash = XXH3_128bits_withSecret(
+		text, sizeof(struct page_key) + bytes, text->words, sizeof(text->words));
+	return (struct page_key){{hash.low64, hash.high64}};
 }
 
 /* ---- the keys of a batch --------------------------------------------------------------------- */

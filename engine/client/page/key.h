@@ -23,6 +23,8 @@
 #define KEY_PRIME_4 0x85ebca77c2b2ae63ull
 #define KEY_AVALANCHE 0x165667919e3779f9ull
 
+#define KEY_WORDS_BYTES 192u /* XXH_SECRET_DEFAULT_SIZE */
+
 /*
  * The input of the key hash: the digest of a namespace, in little-endian bytes, then a key. Behind
  * it, what the hash of a key of the usual length needs besides the key.
@@ -36,7 +38,9 @@ struct key_text {
 	/* in memory, because constants of this length take up to three instructions each: */
 	uint64_t group_bits[2]; /* KEY_FIXED_*: those of `group` */
 	uint64_t start[2];      /* first and second prime, times the number of bytes hashed */
-	uint64_t secret[10];    /* XXH3's, from byte 16 on */
+	uint64_t secret[10];    /* `words` from byte 16 on */
+	/* in place of XXH3's constants, or these */
+	unsigned char words[KEY_WORDS_BYTES];
 };
 static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
 
@@ -45,6 +49,7 @@ struct key_space {
 	struct page_key digest; /* of the whole text */
 	struct page_key group;  /* bits of PAGE_GROUP_*, of the text in front of KEY_GROUP_END */
 	struct page_key plain;  /* with a secret: hash of the text without it */
+	unsigned char words[KEY_WORDS_BYTES];
 };
 #define KEY_GROUP_END "||"
 /* bits of a page key that are the same in all keys of a namespace and an epoch */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hashes of namespaces: XXH3 without a secret, BLAKE2b with one as its key. A page key is a hash of
- * this one (key.c), so who lacks the secret computes other page keys. Any thread.
+ * this one (key.c), so software that lacks the secret computes other page
+ * keys. Any thread.
  */
 #include "engine/client/error.h"
 #include "engine/client/page/key.h"
@@ -11,9 +12,7 @@
 #include <openssl/evp.h>
 #include <openssl/params.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -33,11 +32,10 @@ static void blake2b_find(void)
 }
 
 /* `use`: of the hash, at most 16 characters. False: no memory. Leaves no copy of the secret. */
-static bool key_digest_secret(const struct key_secret *secret, const char *use, const void *text,
-	size_t bytes, struct page_key *ret)
+static bool secret_hash(const struct key_secret *secret, const char *use, const char *text,
+	size_t bytes, unsigned char *ret, size_t ret_bytes)
 {
-	unsigned char out[sizeof(*ret)];
-	size_t size = sizeof(out);
+	size_t size = ret_bytes;
 	const OSSL_PARAM params[] = {OSSL_PARAM_construct_size_t(OSSL_MAC_PARAM_SIZE, &size),
 		OSSL_PARAM_construct_octet_string(
 			OSSL_MAC_PARAM_CUSTOM, (void *)(uintptr_t)use, strlen(use)),
@@ -45,11 +43,36 @@ static bool key_digest_secret(const struct key_secret *secret, const char *use, 
 	EVP_MAC_CTX *mac = EVP_MAC_CTX_new(blake2b);
 	bool done = mac &&
 		    EVP_MAC_init(mac, (const unsigned char *)secret->byte, secret->bytes, params) &&
-		    EVP_MAC_update(mac, text, bytes) &&
-		    EVP_MAC_final(mac, out, &size, sizeof(out)) && size == sizeof(out);
+		    EVP_MAC_update(mac, (const unsigned char *)text, bytes) &&
+		    EVP_MAC_final(mac, ret, &size, ret_bytes) && size == ret_bytes;
 
 	EVP_MAC_CTX_free(mac);
+	return done;
+}
+
+static bool secret_digest(const struct key_secret *secret, const char *use, const char *text,
+	size_t bytes, struct page_key *ret)
+{
+	unsigned char out[sizeof(*ret)] = {0};
+	bool done = secret_hash(secret, use, text, bytes, out, sizeof(out));
+
 	*ret = (struct page_key){{key_word(out, 0), key_word(out, 1)}};
+	return done;
+}
+
+/*
+ * The page key is no cryptographic hash of the digest: with XXH3's own constants, a process that
+ * sees the page keys of two known texts could compute that of any text.
+ */
+static bool secret_words(
+	const struct key_secret *secret, const char *text, unsigned char ret[KEY_WORDS_BYTES])
+{
+	static const char *const use[] = {"pc words 0", "pc words 1", "pc words 2"};
+	const size_t part = KEY_WORDS_BYTES / 3;
+	bool done = true;
+
+	for (size_t i = 0; i < 3 && done; i++)
+		done = secret_hash(secret, use[i], text, strlen(text), ret + i * part, part);
 	return done;
 }
 
@@ -64,15 +87,14 @@ static int key_name_space_secret(
 	if (page_key_equal(&plain, &ret->plain))
 		return 0;
 	pthread_once(&once, blake2b_find);
-	if (blake2b &&
-		key_digest_secret(secret, "pc namespace", text, strlen(text), &ret->digest) &&
-		key_digest_secret(secret, "pc group", text, group, &ret->group)) {
+	if (blake2b && secret_digest(secret, "pc namespace", text, strlen(text), &ret->digest) &&
+		secret_digest(secret, "pc group", text, group, &ret->group) &&
+		secret_words(secret, text, ret->words)) {
 		ret->plain = plain;
 		return 0;
 	}
-	ret->plain = (struct page_key){{0, 0}};
-	if (getrandom(ret, offsetof(struct key_space, plain), 0) < 0)
-		abort(); /* not without entropy; never a namespace that others have */
+	/* a namespace that no process has */
+	*ret = (struct key_space){.digest = {{~plain.word[0], ~plain.word[1]}}};
 	return error_set(blake2b ? -ENOMEM : -EINVAL,
 		"a namespace cannot be hashed with its secret: %s",
 		blake2b ? "out of memory" : "OpenSSL has no BLAKE2b here; see its configuration");
@@ -89,6 +111,7 @@ int key_name_space(const struct key_secret *secret, const char *name_space, stru
 	} else {
 		ret->digest = key_digest(name_space, strlen(name_space));
 		ret->group = key_digest(name_space, group);
+		memcpy(ret->words, XXH3_kSecret, sizeof(ret->words));
 	}
 	ret->group.word[0] &= PAGE_GROUP_0;
 	ret->group.word[1] &= PAGE_GROUP_1;

@@ -251,7 +251,10 @@ static bool all_hits(const enum pc_result *result, size_t count)
  */
 static void run(struct call *c)
 {
-	pc_channel_name_space(c->lane->channel, c->name_space);
+	if (pc_channel_name_space(c->lane->channel, c->name_space)) {
+		session_tell(c->session, OUTCOME_NO_MEMORY, c->pages, pc_error());
+		return;
+	}
 	while (c->done < c->pages) {
 		const enum pc_result *result = &c->lane->result[c->done];
 		size_t count = batch_share(c, c->done), left = c->pages - c->done;
@@ -519,9 +522,10 @@ static PyObject *match_ask(struct call *c)
 	Py_BEGIN_ALLOW_THREADS rc = lane_take(c->session, PURPOSE_READ, c->end_ms, &c->lane);
 	Py_END_ALLOW_THREADS if (c->lane && call_prepare(c, NULL, NULL))
 	{
-		Py_BEGIN_ALLOW_THREADS pc_channel_name_space(c->lane->channel, c->name_space);
-		rc = pc_match(c->lane->channel, c->lane->page, (unsigned)c->pages,
-			rest_ms(c->end_ms), match, c->lane->result);
+		Py_BEGIN_ALLOW_THREADS rc = pc_channel_name_space(c->lane->channel, c->name_space);
+		if (!rc)
+			rc = pc_match(c->lane->channel, c->lane->page, (unsigned)c->pages,
+				rest_ms(c->end_ms), match, c->lane->result);
 		c->done = c->pages;
 		Py_END_ALLOW_THREADS if (!rc) result = match_tuple(c, match);
 	}

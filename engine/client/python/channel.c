@@ -193,12 +193,15 @@ static PyObject *channel_fileno(PyObject *self, PyObject *nothing)
 static int submit(struct py_channel *ch, struct py_call *call)
 {
 	struct py_session *s = ch->session;
+	int rc;
 
 	pthread_mutex_lock(&s->lock);
 	s->calls++;
 	pthread_mutex_unlock(&s->lock);
 	call->lane.channel = ch->channel;
-	pc_channel_name_space(ch->channel, call->call.name_space);
+	rc = pc_channel_name_space(ch->channel, call->call.name_space);
+	if (rc)
+		return rc;
 	return call_submit(&call->call, call->lane.page, 0, call->call.pages, &call->batch);
 }
 

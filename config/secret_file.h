@@ -26,6 +26,10 @@ static inline int secret_fd_read(int fd, char *ret, size_t room, const char **re
 	*ret_wrong = "other users may read or change it: chmod 600";
 	if (st.st_mode & 077)
 		return -EPERM;
+	*ret_wrong =
+		"it belongs to another user, who can change it: chown it to the user that reads it";
+	if (st.st_uid != geteuid() && st.st_uid != 0)
+		return -EPERM;
 	while (got < room && n > 0) {
 		n = read(fd, ret + got, room - got);
 		got += n > 0 ? (size_t)n : 0;

@@ -429,6 +429,23 @@ bool settings_seed_only(const struct settings *s)
 	return strcmp(s->rail_devices, "none") == 0;
 }
 
+static int settings_check_etcd(const struct settings *s, char *err, size_t err_bytes)
+{
+	if (!s->cluster_etcd_cert[0] != !s->cluster_etcd_key[0]) {
+		snprintf(err, err_bytes,
+			"cluster.etcd_cert and cluster.etcd_key: give both, or none");
+		return -EINVAL;
+	}
+	if ((s->cluster_etcd_cert[0] || s->cluster_etcd_ca[0]) &&
+		!strstr(s->cluster_etcd, "https://")) {
+		snprintf(err, err_bytes,
+			"cluster.etcd_%s has no effect: no endpoint of cluster.etcd begins with https://",
+			s->cluster_etcd_ca[0] ? "ca" : "cert");
+		return -EINVAL;
+	}
+	return 0;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
@@ -444,6 +461,8 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			name_is_word ? s->cluster_id : s->engine_name);
 		return -EINVAL;
 	}
+	if (settings_check_etcd(s, err, err_bytes) < 0)
+		return -EINVAL;
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,
 			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it empty to use cluster.address",

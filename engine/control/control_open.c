@@ -643,7 +643,7 @@ int control_check(const struct settings *settings, const struct plan *plan, cons
 	} checks[] = {{control_identity_open, 0}, {devices_check, 0}, {address_check, 0},
 		{member_seeds_check, 0}, {etcd_check, UNCHECKED_FILES},
 		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {client_access_check, 0},
-		{metrics_port_check, 0}, {memory_check, 0}};
+		{metrics_port_check, 0}, {metrics_token_check, UNCHECKED_FILES}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

@@ -291,9 +291,6 @@ static void round_failed(struct etcd *etcd, const char *why)
 	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
 	free(etcd->token);
 	etcd->token = NULL;
-	/* certificates may have been replaced: the next round reads them */
-	etcd_tls_free(etcd->tls);
-	etcd->tls = NULL;
 	etcd->at = (etcd->at + 1) % etcd->endpoints;
 	if (++etcd->fails % etcd->endpoints)
 		net_timer_set(etcd->tick, 0);
@@ -329,6 +326,12 @@ static struct evhttp_connection *etcd_connection(struct etcd *etcd, const struct
 	char why[160];
 
 	if (endpoint->tls) {
+		/* files are parsed on this thread: at the start, and when they have changed */
+		if (etcd->tls && etcd->fails &&
+			etcd_tls_changed(etcd->control->settings, etcd->tls)) {
+			etcd_tls_free(etcd->tls);
+			etcd->tls = NULL;
+		}
 		if (!etcd->tls &&
 			etcd_tls_open(etcd->control->settings, &etcd->tls, why, sizeof(why)) < 0) {
 			round_failed(etcd, why);
@@ -576,6 +579,10 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 		memcpy(endpoint->host, host, sizeof(endpoint->host));
 		endpoint->port = (uint16_t)port;
 		endpoint->tls = tls;
+		if (!tls && etcd->user[0])
+			log_warn(
+				"cluster.etcd %s: the password of cluster.etcd_user goes over the network in clear text; give https://",
+				endpoint->name);
 		etcd->endpoints++;
 		rc = tls ? etcd_tls_check(etcd) : 0;
 	}

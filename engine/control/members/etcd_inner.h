@@ -58,6 +58,8 @@ struct event_base;
 /* Reads the files of the settings. Returns 0, or -errno with what is wrong in `why`. */
 int etcd_tls_open(
 	const struct settings *settings, struct ssl_ctx_st **ret_tls, char *why, size_t why_bytes);
+/* Whether one of the files was changed since. */
+bool etcd_tls_changed(const struct settings *settings, const struct ssl_ctx_st *tls);
 void etcd_tls_free(struct ssl_ctx_st *tls);
 /* A stream that is not connected yet; `host` is the name in the certificate. NULL: no memory. */
 struct bufferevent *etcd_tls_stream(

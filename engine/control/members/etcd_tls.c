@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * https for etcd.c: the certificate of etcd is verified, with the name or address of the URL, and
- * this engine shows its own if cluster.etcd_cert names one. Reads small files. The control plane's
- * thread, which a handshake takes about a millisecond every ETCD_PERIOD_S.
+ * this engine shows its own if cluster.etcd_cert names one. The files are read at the start, and
+ * after a failure if they have changed. The control plane's thread, which a handshake takes about a
+ * millisecond every ETCD_PERIOD_S.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,10 +14,12 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "config/secret_file.h"
 #include "config/settings.h"
 #include "config/text_fit.h"
+#include "engine/abi/map.h"
 #include "engine/control/members/etcd_inner.h"
 
 #define KEY_FILE_BYTES 16384
@@ -47,6 +50,22 @@ static const char *tls_key_use(SSL_CTX *tls, const char *path)
 	return wrong;
 }
 
+/* A number that is another one when a file has changed. */
+static uint64_t files_version(const struct settings *s)
+{
+	const char *const path[] = {s->cluster_etcd_ca, s->cluster_etcd_cert, s->cluster_etcd_key};
+	uint64_t version = 1;
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct stat st = {0};
+
+		(void)stat(path[i], &st);
+		version = map_mix(version + (uint64_t)st.st_ctim.tv_sec);
+		version = map_mix(version + (uint64_t)st.st_ctim.tv_nsec);
+	}
+	return version;
+}
+
 int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t why_bytes)
 {
 	SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
@@ -74,8 +93,14 @@ int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t
 		return -EINVAL;
 	}
 	SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL);
+	SSL_CTX_set_app_data(tls, (void *)(uintptr_t)files_version(s));
 	*ret_tls = tls;
 	return 0;
+}
+
+bool etcd_tls_changed(const struct settings *s, const SSL_CTX *tls)
+{
+	return (uint64_t)(uintptr_t)SSL_CTX_get_app_data(tls) != files_version(s);
 }
 
 void etcd_tls_free(SSL_CTX *tls)

@@ -633,20 +633,22 @@ static int port_open(struct control *control, unsigned number)
 	return 0;
 }
 
-/* A wrong file is found before memory is made. */
-static int token_check(const struct control *control)
+int metrics_token_check(struct control *control)
 {
+	const struct settings *s = control->settings;
 	struct http_token token;
-	int rc = http_token_open(control->settings->metrics_token_file, &token);
+	int rc = http_token_open(s->metrics_token_file, &token);
 
 	explicit_bzero(&token, sizeof(token));
+	if (rc == 0 && s->metrics_token_file[0] && !s->metrics_port)
+		log_warn("metrics.token_file has no effect: metrics.port is 0");
 	return rc;
 }
 
 int metrics_port_open(struct control *control)
 {
 	unsigned port = (unsigned)control->settings->metrics_port;
-	int rc = token_check(control);
+	int rc = metrics_token_check(control);
 
 	control->metrics_fd = -1;
 	return port && rc == 0 ? port_open(control, port) : rc;
@@ -657,7 +659,7 @@ int metrics_port_check(struct control *control)
 	int rc = control->settings->metrics_port ? port_open(control, 0) : 0;
 
 	metrics_port_close(control);
-	return rc ? rc : token_check(control);
+	return rc;
 }
 
 void metrics_port_close(struct control *control)

@@ -301,6 +301,8 @@ static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
 	assert_int_equal(key_name_space(NULL, "llama||rank 3", &none), 0);
 	assert_false(page_key_equal(&other.digest, &digest));
 	assert_false(page_key_equal(&none.digest, &digest));
+	assert_int_not_equal(memcmp(space.words, none.words, sizeof(none.words)), 0);
+	assert_int_not_equal(memcmp(space.words, other.words, sizeof(none.words)), 0);
 	assert_int_equal(key_name_space(&a, "llama||rank 4", &space), 0);
 	assert_false(page_key_equal(&space.digest, &digest));
 	assert_true(page_key_equal(&space.group, &group));

@@ -372,8 +372,10 @@ PC_API int pc_match(struct pc_channel *channel, const struct pc_page *pages, uns
  * read into its pools, and pages on another host's disk into the memory there, if there is room.
  * Copies make room as sets do, and at most an eighth of the pools waits to be copied.
  *
- * Results: PC_HIT: the page is here, or is being brought; PC_FULL: too many wait, try again later;
- * others as of pc_exists(). Returns as pc_exists() does, as soon as the locations are known.
+ * Results: PC_HIT: the page is here, is being brought here, or is on another host's disk. PC_FULL:
+ * too many wait, or the key was removed a few seconds ago: try again later; or four hosts have the
+ * page. Others as of pc_exists(). Returns as pc_exists() does, as soon as the locations are known.
+ * A get of another channel may know the page at its old place, and reads it from there.
  *
  *   pc_prefetch(ch, pages, 256, 100, results);    ... and, when they are needed: pc_get()
  */

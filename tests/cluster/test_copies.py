@@ -60,6 +60,9 @@ class Copies(harness.ClusterTest):
     def made(self, engines, i):
         return engines.status(i)["counters"]["copies_made"]
 
+    def local_hits(self, engines, i):
+        return engines.figure(i, "get_local_pages_total")
+
     def test_copies_outlive_their_origin(self):
         engines = self.start(3, pool_bytes="32MiB", settings=SETTINGS)
         sessions = [_peercache.Session(socket) for socket in engines.sockets]
@@ -68,6 +71,9 @@ class Copies(harness.ClusterTest):
         self.assertEqual(sessions[1].prefetch(SPACE, ["none"], 20000), [False])
         self.bring(sessions[1], keys)
         harness.wait_for(lambda: self.made(engines, 1) == len(keys), 60, "all pages are copied")
+        before = self.local_hits(engines, 1)
+        self.assertEqual(self.get(sessions[1], keys), keys)
+        self.assertEqual(self.local_hits(engines, 1) - before, len(keys))
         self.bring(sessions[1], keys)  # they are here
         self.assertEqual(self.made(engines, 1), len(keys))
         shown = json.loads(ctl(engines.sockets[1], "--json", "explain", keys[0]).stdout)
@@ -90,7 +96,7 @@ class Copies(harness.ClusterTest):
     def test_reads_and_removals_beside_copies(self):
         engines = self.start(2, pool_bytes="8MiB", settings=SETTINGS)
         keys = [f"page {n}" for n in range(160)]
-        stop, failed = threading.Event(), []
+        stop, failed, away = threading.Event(), [], []
 
         def reader(i):
             session = _peercache.Session(engines.sockets[i])
@@ -107,18 +113,21 @@ class Copies(harness.ClusterTest):
         for thread in threads:
             thread.start()
         try:
-            for turn in range(12):
+            for turn in range(10):
                 gone = keys[turn * 10:turn * 10 + 10]
                 # both pools have less room than all pages: copies evict, and are evicted
                 self.assertEqual(len(session.remove(SPACE, gone, 20000)), 10)
                 self.assertEqual(self.get(session, gone), [])
-                self.put(session, gone)
+                self.put(session, gone[5:])
+                away += gone[:5]
+                self.assertEqual(self.get(session, away), [], "no removed page returns")
             harness.wait_for(lambda: self.made(engines, 1) > 200 or failed, 60, "copies were made")
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
         self.assertEqual(failed, [])
+        self.assertEqual(self.get(session, away), [])
         session.close()
         self.stop_cleanly(engines)
 

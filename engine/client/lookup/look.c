@@ -480,7 +480,7 @@ void lookup_begin(struct pc_batch *b, uint32_t i)
 	if (!ch->map || !ch->map->members) {
 		p->flags |= PAGE_SAW_FAILURE; /* no owner of the key is known, so none was asked */
 		page_absent(b, i);
-	} else if (b->kind != BATCH_MATCH && lookup_cached(b, p)) {
+	} else if (b->kind != BATCH_MATCH && b->kind != BATCH_PREFETCH && lookup_cached(b, p)) {
 		ch->counts.lookups_cached++;
 		p->others = 0;
 		page_found(b, i);

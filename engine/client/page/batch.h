@@ -237,6 +237,8 @@ void page_unreached(struct pc_batch *b, uint32_t i);
 void page_refused(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
+/* hosts of a key, as far as its buckets tell, from which on it is not copied */
+#define PREFETCH_HOLDERS 4u
 /* prefetch: the page of another host at p->at has this head: requests a copy. */
 void page_bring(struct pc_batch *b, uint32_t i, const struct page_head *head);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */

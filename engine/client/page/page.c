@@ -542,6 +542,10 @@ void page_bring(struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
 	struct page_work *p = &b->work[i];
 
+	if (p->others + 1u >= PREFETCH_HOLDERS) {
+		page_done(b, i, PC_FULL); /* entries of copies must not take the room of others */
+		return;
+	}
 	p->bytes = head->length;
 	p->crc = head->crc;
 	p->flags &= (uint8_t)~PAGE_PROVEN;

@@ -149,11 +149,10 @@ static void disk_answer(
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
-	if (b->kind == BATCH_PREFETCH && status == OP_HIT)
+	if (b->kind == BATCH_PREFETCH && status == OP_HIT) {
+		cache_drop(ch, &p->key); /* the next get finds it here */
 		page_done(b, i, PC_HIT);
-	else if (b->kind == BATCH_PREFETCH && p->at.ref && status == OP_MISS)
-		page_done(b, i, PC_MISS); /* removed meanwhile: the directory is told by others */
-	else if (b->kind == BATCH_PREFETCH && status == OP_NO_SPACE)
+	} else if (b->kind == BATCH_PREFETCH && status == OP_NO_SPACE)
 		page_done(b, i, PC_FULL);
 	else if (status == OP_HIT && done->generation && !place_on_disk(done->place))
 		disk_promoted(b, i, done);

@@ -21,6 +21,7 @@
 #include "config/log.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
@@ -255,6 +256,8 @@ void clear_serve(struct control *control, struct ctl_channel *c, const struct ct
 		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
 		return;
 	}
+	if (!cluster)
+		copies_cleared(control);
 	if (cluster ? clear_ask(control, c, op, deadline_ns) : clear_add(control, c, op))
 		return;
 	ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_NO_SPACE});

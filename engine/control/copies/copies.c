@@ -28,7 +28,9 @@
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
-#define COPY_CHAINS 4096u /* of the hash tables; a power of two */
+#define COPY_CHAINS 4096u       /* of the hash table; a power of two */
+#define COPY_FORGOTTEN 16384u   /* removed keys that are remembered; a power of two */
+#define COPY_PROMPT_NS 1000000u /* copies that are requested within this time follow each other */
 /* the session of the copier's channel and regions; no client has it */
 #define COPIES_SESSION UINT32_MAX
 
@@ -65,6 +67,7 @@ struct copies {
 	unsigned turn; /* the pool that gets the next copy */
 	/* the first one that waits is counted in `waiting` of this class; NULL: it is not */
 	struct evict_class *class;
+	uint64_t stuck_ns;  /* since then no copy has got a slot that needed one; 0: it got one */
 	uint64_t next_ns;   /* when the next READ may begin beside clients */
 	uint64_t beside_ns; /* when a client was seen to READ last */
 	bool beside;        /* a client READs */
@@ -76,8 +79,14 @@ struct copies {
 	uint32_t sleeps;
 	int wake[2];
 	struct event *woken;
-	/* by a hash of the key: when a key was removed last */
-	uint64_t forgot_ns[COPY_CHAINS];
+	uint64_t cleared_ns; /* when pages of this host were cleared last */
+	/* the last copy that came into each pool: its place, and when it was requested */
+	uint32_t last[RAILS_MAX];
+	uint64_t last_ns[RAILS_MAX];
+	/* by a hash of the key: when a key was removed last; `word` 0: several */
+	struct {
+		uint64_t word, ns;
+	} forgot[COPY_FORGOTTEN];
 };
 
 static unsigned copy_chain(const struct page_key *key)
@@ -258,14 +267,22 @@ static void slot_return(struct copies *c, const struct copy *copy)
 	evict_give_back(c->control->evict, copy->place, copy->generation, copy->wish.length);
 }
 
+static unsigned forgot_place(const struct page_key *key)
+{
+	return (unsigned)(map_mix(key->word[0]) & (COPY_FORGOTTEN - 1));
+}
+
 /* Was the key cleared, or removed after the copy was requested, or shortly before? */
 static bool copy_is_void(const struct copies *c, const struct copy *copy)
 {
 	const struct page_key *key = &copy->wish.key;
-	uint64_t forgot_ns = c->forgot_ns[copy_chain(key)];
+	unsigned at = forgot_place(key);
+	uint64_t forgot_ns = c->forgot[at].ns, word = c->forgot[at].word;
 
-	return (forgot_ns && forgot_ns + COPIES_FORGOT_NS > copy->since_ns) ||
-	       epoch_past(c->control, key) || c->control->door_shut;
+	return (forgot_ns && (!word || word == key->word[0]) &&
+		       forgot_ns + COPIES_FORGOT_NS > copy->since_ns) ||
+	       copy->since_ns <= c->cleared_ns || epoch_past(c->control, key) ||
+	       c->control->door_shut;
 }
 
 /* The page is in the slot: publishes it. False: not possible; the slot is still a credit. */
@@ -288,12 +305,17 @@ static bool copy_publish(struct copies *c, const struct copy *copy)
 					       .generation = at.generation,
 					       .length = wish->length,
 					       .crc = wish->crc});
+	/* the pages of a prompt are requested in order: its end is evicted before its start */
+	if (copy->since_ns - c->last_ns[copy->pool] < COPY_PROMPT_NS)
+		pool_order(pool, c->last[copy->pool]);
 	if (pool_publish(pool, at.place, at.generation, &wish->key, wish->length) < 0) {
 		index_remove(control->index, &wish->key);
 		return false;
 	}
 	control->evict->credits--;
-	pool_why_set(pool, at.place, wish->why);
+	pool_why_set(pool, at.place, at.generation, wish->why);
+	c->last[copy->pool] = at.place;
+	c->last_ns[copy->pool] = copy->since_ns;
 	tier_replaced(control, &wish->key, wish->length);
 	tier_published(control);
 	if (control->evict->rail[copy->pool].requests)
@@ -411,6 +433,18 @@ static unsigned copies_reap(struct copies *c)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
+/* Takes a slot of a pool in which no client waits for one. -ENOSPC: none is free. */
+static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
+{
+	uint32_t length = copy->wish.length;
+	struct evict_class *class = evict_class_of(c->control->evict, pool, length);
+
+	copy->pool = pool;
+	if (class->waiting > (class == c->class))
+		return -ENOSPC;
+	return pool_take(copy_pool(c, copy), length, &copy->place, &copy->generation);
+}
+
 /*
  * Takes a slot for the first copy that waits. -ENOSPC: none is free yet, and pages are evicted for
  * it as for a set; or -errno.
@@ -418,23 +452,26 @@ static unsigned copies_reap(struct copies *c)
 static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 {
 	struct evict *evict = c->control->evict;
+	unsigned rails = c->control->rails;
 	uint32_t length = copy->wish.length;
-	struct evict_class *class;
-	int rc;
+	int rc = -ENOSPC;
 
-	copy->pool = c->turn % c->control->rails;
-	rc = pool_take(copy_pool(c, copy), length, &copy->place, &copy->generation);
+	for (unsigned k = 0; k < rails && rc == -ENOSPC; k++)
+		rc = slot_of(c, copy, (c->turn + k) % rails);
 	if (rc == 0) {
 		pool_own(copy_pool(c, copy), copy->place, warm_owner_copies(c->control));
 		evict->credits++;
 		evict_hold(evict, copy->pool, length, 1);
 		evict_class_of(evict, copy->pool, length)->taken++;
 		c->turn++;
+		c->stuck_ns = 0;
 	} else if (rc == -ENOSPC && !c->class) {
-		class = evict_class_of(evict, copy->pool, length);
-		class->waiting++;
-		class->waited = class->slowed = true;
-		c->class = class;
+		copy->pool = c->turn % rails;
+		c->class = evict_class_of(evict, copy->pool, length);
+		c->class->waiting++;
+		c->class->waited = c->class->slowed = true;
+		if (!c->stuck_ns)
+			c->stuck_ns = now_ns;
 	}
 	evict_refill(evict, copy->pool, length, now_ns);
 	return rc;
@@ -503,7 +540,7 @@ static void copy_begin(struct copies *c, struct copy *copy, uint64_t now_ns)
 static bool copy_refuse(struct copies *c, struct copy *copy, uint64_t now_ns)
 {
 	bool here = index_find(c->control->index, &copy->wish.key);
-	bool late = now_ns - copy->since_ns > COPIES_WAIT_NS;
+	bool late = c->class && now_ns - c->stuck_ns > COPIES_WAIT_NS;
 
 	if (!here && !late && !copy_is_void(c, copy))
 		return false;
@@ -530,8 +567,11 @@ unsigned copies_turn(struct control *control)
 	while (!control->stopping && (copy = TAILQ_FIRST(&c->waiting)) && rc == 0) {
 		if (copy_refuse(c, copy, now_ns))
 			continue;
-		if (!pace_allows(c, copy->wish.length, now_ns))
+		if (!pace_allows(c, copy->wish.length, now_ns)) {
+			class_leave(c); /* clients do not wait behind it meanwhile */
+			c->stuck_ns = 0;
 			break;
+		}
 		rc = slot_take(c, copy, now_ns);
 		if (rc == 0) {
 			copy_begin(c, copy, now_ns);
@@ -555,17 +595,16 @@ unsigned copies_turn(struct control *control)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static bool wish_is_possible(const struct control *control, const struct copy_wish *wish)
+static bool wish_is_possible(const struct copy_wish *wish)
 {
 	return !page_key_none(&wish->key) && wish->length && wish->length <= PAGE_BYTES_MAX &&
-	       wish->length <= control->status->page_bytes_max &&
 	       !place_on_disk(wish->from.place) && place_rail(wish->from.place) < RAILS_MAX;
 }
 
 /* Will no more be taken at present? */
 static bool copies_full(const struct copies *c, uint32_t length)
 {
-	return c->waits == COPIES_WAITING_MAX ||
+	return length > c->control->status->page_bytes_max || c->waits == COPIES_WAITING_MAX ||
 	       (c->waits && c->waiting_bytes + length > c->pools_bytes / COPIES_WAITING_SHARE);
 }
 
@@ -581,7 +620,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 		pool_touch(control->rail[place_rail(e->place)].pool, e->place);
 		return OP_HIT;
 	}
-	if (!wish_is_possible(control, wish))
+	if (!wish_is_possible(wish))
 		return OP_INVALID;
 	if (copy_find(c, &wish->key))
 		return OP_HIT;
@@ -597,7 +636,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	copy->since_ns = net_now();
 	if (copy_is_void(c, copy)) {
 		free(copy);
-		return OP_MISS;
+		return OP_NO_SPACE; /* another time */
 	}
 	LIST_INSERT_HEAD(&c->copy_of[copy_chain(&wish->key)], copy, same);
 	TAILQ_INSERT_TAIL(&c->waiting, copy, next);
@@ -609,8 +648,23 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 
 void copies_forget(struct control *control, const struct page_key *key)
 {
+	struct copies *c = control->copies;
+	unsigned at = forgot_place(key);
+	uint64_t now_ns = net_now();
+
+	if (!c || epoch_past(control, key))
+		return;
+	if (c->forgot[at].ns + COPIES_FORGOT_NS <= now_ns)
+		c->forgot[at].word = key->word[0];
+	else if (c->forgot[at].word != key->word[0])
+		c->forgot[at].word = 0;
+	c->forgot[at].ns = now_ns;
+}
+
+void copies_cleared(struct control *control)
+{
 	if (control->copies)
-		control->copies->forgot_ns[copy_chain(key)] = net_now();
+		control->copies->cleared_ns = net_now();
 }
 
 void copies_counts(const struct control *control, struct copies_counts *ret)

@@ -28,7 +28,7 @@ struct control;
 #define COPIES_BESIDE_NS 10000000ull
 #define COPIES_LATE_NS 1000000ull     /* what is made up for, at most */
 #define COPIES_READ_NS 2000000000ull  /* deadline of one READ */
-#define COPIES_WAIT_NS 10000000000ull /* longest time for which a copy waits for its READ */
+#define COPIES_WAIT_NS 10000000000ull /* longest time for which the first copy waits for a slot */
 #define COPIES_SOON_US 1000           /* between two looks while a copy waits for a slot */
 /* a page whose key was removed this long ago is not copied: a copy may be older than that */
 #define COPIES_FORGOT_NS 5000000000ull
@@ -46,13 +46,15 @@ int copies_open(struct control *control);
 void copies_close(struct control *control);
 
 /*
- * OP_HIT: the page is here, or is being brought. OP_NO_SPACE: too many wait, or no memory.
- * OP_PEER_DOWN: its holder is no member, or this engine does not READ yet. OP_INVALID: no page has
- * this length or place. OP_MISS: the key was cleared or removed.
+ * OP_HIT: the page is here, or is being brought. OP_NO_SPACE: too many wait, it is longer than the
+ * pages of this host, no memory, or the key was cleared or removed lately. OP_PEER_DOWN: its holder
+ * is no member, or this engine does not READ yet. OP_INVALID: no page has this length or place.
  */
 enum op_status copies_ask(struct control *control, const struct copy_wish *wish);
 /* The key is removed from this host: no copy of it that was requested before is published. */
 void copies_forget(struct control *control, const struct page_key *key);
+/* Pages of this host are cleared: no copy that was requested before is published. */
+void copies_cleared(struct control *control);
 
 /* Once in each turn of the loop. Returns how much it did. */
 unsigned copies_turn(struct control *control);

@@ -336,7 +336,8 @@ void page_again(struct control *control, const struct location *at, enum evicted
 	struct pool *pool = rail < control->rails ? control->rail[rail].pool : NULL;
 
 	/* a page that was brought here on purpose stays as long as others, as far as this goes */
-	if (pool && from == EVICTED_COPY && pool_why(pool, at->place) != PAGE_STORED)
+	if (pool && from == EVICTED_COPY &&
+		pool_why(pool, at->place, at->generation) != PAGE_STORED)
 		return;
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=

@@ -118,10 +118,10 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
 bool pool_last(struct pool *pool, uint32_t place, uint32_t generation);
 /*
  * Why the page at `place` is here, enum page_why; PAGE_STORED from its publish on, until it is set.
- * Without effect, or PAGE_STORED, if no page is there.
+ * Without effect, or PAGE_STORED, if no page of that generation is there.
  */
-void pool_why_set(struct pool *pool, uint32_t place, unsigned why);
-unsigned pool_why(const struct pool *pool, uint32_t place);
+void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsigned why);
+unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 

@@ -189,19 +189,19 @@ bool pool_last(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
-void pool_why_set(struct pool *pool, uint32_t place, unsigned why)
+void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsigned why)
 {
-	uint32_t slot = pool_locate(pool, place);
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
-	if (slot != NONE && pool->slots[slot].state == SLOT_PAGE)
+	if (slot != NONE)
 		pool->slots[slot].why = (uint8_t)why;
 }
 
-unsigned pool_why(const struct pool *pool, uint32_t place)
+unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation)
 {
-	uint32_t slot = pool_locate(pool, place);
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
-	return slot != NONE && pool->slots[slot].state == SLOT_PAGE ? pool->slots[slot].why : 0;
+	return slot != NONE ? pool->slots[slot].why : 0;
 }
 
 void pool_weigh(struct pool *pool, uint32_t used_weight)

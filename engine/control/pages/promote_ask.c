@@ -205,7 +205,8 @@ static void page_look_serve(struct control *control, struct ctl_channel *c, cons
 	tier_look(control->tier, &op->key, &found);
 	if (e) {
 		done = page_here(e);
-		done.why = (uint8_t)pool_why(control->rail[place_rail(e->place)].pool, e->place);
+		done.why = (uint8_t)pool_why(
+			control->rail[place_rail(e->place)].pool, e->place, e->generation);
 	} else if (found.written || found.writing) {
 		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
 	}

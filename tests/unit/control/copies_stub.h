@@ -16,6 +16,11 @@ void copies_forget(struct control *control, const struct page_key *key)
 	(void)control, (void)key;
 }
 
+void copies_cleared(struct control *control)
+{
+	(void)control;
+}
+
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
 	(void)control;

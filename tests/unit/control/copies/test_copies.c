@@ -4,6 +4,7 @@
 #include "engine/control/copies/copies.h"
 
 #include "engine/abi/run.h"
+#include "engine/control/pages/pages_inner.h"
 #include "tests/unit/control/ctl_world.h"
 
 #define PAGE 65536u
@@ -189,7 +190,7 @@ static void a_page_is_read_into_a_slot_and_published(void **state)
 	e = here(3);
 	assert_non_null(e);
 	assert_int_equal(place_offset(e->place), entry.to & (RUN_TO_MAX - 1));
-	assert_int_equal(pool_why(control.rail[0].pool, e->place), PAGE_PREFETCHED);
+	assert_int_equal(pool_why(control.rail[0].pool, e->place, e->generation), PAGE_PREFETCHED);
 	assert_true(pool_proven(control.rail[0].pool, e->place, e->generation, &proven));
 	assert_int_equal(proven.crc, 3);
 	assert_int_equal(directory.published, 1);
@@ -239,9 +240,73 @@ static void a_key_that_is_removed_meanwhile_is_not_published(void **state)
 	assert_null(here(1));
 	assert_non_null(here(2));
 	/* also a copy that comes shortly after: its holder may not have been told yet */
-	assert_int_equal(wish(1), OP_MISS);
+	assert_int_equal(wish(1), OP_NO_SPACE);
 	pass_time(COPIES_FORGOT_NS + 1);
 	assert_int_equal(wish(1), OP_HIT);
+}
+
+static void a_clear_of_this_host_ends_copies(void **state)
+{
+	(void)state;
+	assert_int_equal(wish(1), OP_HIT);
+	turn();
+	copies_cleared(&control);
+	assert_int_equal(serve(), 1);
+	turn();
+	assert_null(here(1));
+	assert_int_equal(control.evict->credits, 0);
+	pass_time(1);
+	assert_int_equal(wish(1), OP_HIT);
+	turn();
+	assert_int_equal(serve(), 1);
+	turn();
+	assert_non_null(here(1));
+}
+
+/* The end of a prompt is evicted before its start. */
+static void pages_that_are_requested_together_keep_their_order(void **state)
+{
+	struct pool_victim victim[4];
+
+	(void)state;
+	for (uint64_t n = 0; n < 8; n++)
+		assert_int_equal(wish(n), OP_HIT);
+	turn();
+	assert_int_equal(serve(), 8);
+	turn();
+	for (unsigned rail = 0; rail < RAILS; rail++) {
+		assert_int_equal(pool_victims(control.rail[rail].pool, PAGE, false, 4, victim), 4);
+		for (unsigned i = 1; i < 4; i++)
+			assert_true(victim[i].key.word[1] < victim[i - 1].key.word[1]);
+	}
+}
+
+/* A slot that becomes free while clients wait for one is theirs. */
+static void clients_that_wait_for_a_slot_come_first(void **state)
+{
+	static struct client client;
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&client, 3);
+	for (unsigned n = 0; n < RAILS * POOL_PAGES; n++)
+		assert_int_equal(take(&client, (uint8_t)(n % RAILS), PAGE).status, OP_HIT);
+	put(&client, (struct ctl_op){.kind = CTL_CREDIT, .rail = 0, .count = 1, .length = PAGE});
+	turns();
+	assert_false(got(&client, &done));
+	assert_int_equal(wish(1), OP_HIT);
+	turn();
+	/* the slot leaves limbo */
+	put(&client, (struct ctl_op){.kind = CTL_RETURN, .place = 0, .generation = 1});
+	turns();
+	now += 2 * LIMBO_MS * 1000000ull;
+	clock_test_set(now);
+	(void)copies_turn(&control);
+	assert_int_equal(serve(), 0);
+	pass_time(1);
+	assert_true(got(&client, &done));
+	assert_int_equal(done.status, OP_HIT);
+	client_close(&client);
 }
 
 static void a_failed_rail_is_replaced_by_another_in_the_same_slot(void **state)
@@ -339,7 +404,9 @@ static void beside_a_client_copies_keep_their_rate(void **state)
 
 static void what_waits_for_too_long_or_has_no_holder_ends(void **state)
 {
+	static struct client client;
 	struct copies_counts counts;
+	uint64_t refused;
 
 	(void)state;
 	peer.known = false;
@@ -350,20 +417,30 @@ static void what_waits_for_too_long_or_has_no_holder_ends(void **state)
 	turn();
 	assert_int_equal(count(COUNTER_copies_failed), 1);
 	peer.known = true;
-	client_runs = 1;
-	for (uint64_t n = 2; n < 40; n++)
-		(void)wish(n);
-	turn();
-	serve();
-	pass_time(COPIES_WAIT_NS + 1);
-	turn();
-	copies_counts(&control, &counts);
-	assert_int_equal(counts.waiting + counts.flying, 0);
-	assert_true(count(COUNTER_copies_refused) > 0);
 	assert_int_equal(copies_ask(&control, &(struct copy_wish){.key = key_of(1),
 						      .from = {PEER_REF, 0, 1},
 						      .length = PAGE + 1}),
-		OP_INVALID);
+		OP_NO_SPACE);
+	/* no slot: a client has them all */
+	pass_time(2 * LIMBO_MS * 1000000ull);
+	client_open(&client, 3);
+	for (unsigned n = 0; n < RAILS * POOL_PAGES; n++)
+		assert_int_equal(take(&client, (uint8_t)(n % RAILS), PAGE).status, OP_HIT);
+	for (uint64_t n = 2; n < 20; n++)
+		assert_int_equal(wish(n), OP_HIT);
+	refused = count(COUNTER_copies_refused);
+	turn();
+	pass_time(COPIES_WAIT_NS / 2);
+	turn();
+	copies_counts(&control, &counts);
+	assert_int_equal(counts.waiting, 18);
+	pass_time(COPIES_WAIT_NS / 2 + 1);
+	for (unsigned n = 0; n < 40; n++)
+		turn();
+	copies_counts(&control, &counts);
+	assert_int_equal(counts.waiting + counts.flying, 0);
+	assert_int_equal(count(COUNTER_copies_refused), refused + 18);
+	client_close(&client);
 }
 
 static void a_stop_ends_copies_when_every_rail_has_returned_the_channel(void **state)
@@ -396,6 +473,9 @@ int main(void)
 		TEST(a_page_is_read_into_a_slot_and_published),
 		TEST(a_slot_goes_back_only_after_the_answer),
 		TEST(a_key_that_is_removed_meanwhile_is_not_published),
+		TEST(a_clear_of_this_host_ends_copies),
+		TEST(pages_that_are_requested_together_keep_their_order),
+		TEST(clients_that_wait_for_a_slot_come_first),
 		TEST(a_failed_rail_is_replaced_by_another_in_the_same_slot),
 		TEST(a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits),
 		TEST(beside_a_client_copies_keep_their_rate),

@@ -41,6 +41,7 @@ struct arguments {
 
 /* The control plane that the signal handler stops. NULL: it has stopped, and is being closed. */
 static struct control *volatile running;
+#define DRAIN_SECONDS 60              /* of a SIGUSR1 without a value */
 static volatile sig_atomic_t signals; /* number of stop signals received */
 
 static const char usage[] =
@@ -60,6 +61,7 @@ static const char usage[] =
 	"\n"
 	"Signals:\n"
 	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
+	"  SIGUSR1          copy the pages to other hosts, as peercachectl drain\n"
 	"  SIGHUP           ignored\n"
 	"\n"
 	"Exit status:\n"
@@ -185,14 +187,27 @@ static void on_signal(int number)
 		control_stop(running);
 }
 
+/* From peercachectl drain and undrain; the value is the number of seconds. */
+static void on_drain(int number, siginfo_t *info, void *context)
+{
+	int seconds = info->si_code == SI_QUEUE ? info->si_value.sival_int : DRAIN_SECONDS;
+
+	(void)number, (void)context;
+	if (running)
+		control_drain(running, seconds > 0 ? (unsigned)seconds : 0);
+}
+
 static void signals_install(struct control *control)
 {
 	struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	struct sigaction drain = {.sa_sigaction = on_drain, .sa_flags = SA_RESTART | SA_SIGINFO};
 
 	running = control;
 	sigemptyset(&stop.sa_mask);
 	sigaction(SIGTERM, &stop, NULL);
 	sigaction(SIGINT, &stop, NULL);
+	sigemptyset(&drain.sa_mask);
+	sigaction(SIGUSR1, &drain, NULL);
 }
 
 /*

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include <json-c/json.h>
 
@@ -36,6 +37,7 @@ struct ctl_run {
 	const char *record; /* file */
 	bool gets;
 	uint64_t seconds, max_bytes;
+	uint64_t drain_seconds;
 	/* of put, get, exists, match, rm and clear; the others open it, if they need one */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists, match and rm */
@@ -46,6 +48,10 @@ struct ctl_run {
 int ctl_put(struct ctl_run *ctl, const char *key, const char *path);
 int ctl_get(struct ctl_run *ctl, const char *key);
 int ctl_exists(struct ctl_run *ctl, const char *key);
+/* ctl_restart.c: is the process `pid` of this name, cut to 15 characters? */
+bool is_named(pid_t pid, const char *program);
+int ctl_drain(struct ctl_run *ctl);
+int ctl_undrain(struct ctl_run *ctl);
 int ctl_prefetch(struct ctl_run *ctl, const char *key);
 int ctl_rm(struct ctl_run *ctl, const char *key);
 

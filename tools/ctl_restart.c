@@ -64,7 +64,7 @@ static pid_t listener_pid(const struct ctl_run *ctl)
 }
 
 /* Is the process that is seen here under this number one of that program? At most 15 characters. */
-static bool is_named(pid_t pid, const char *program)
+bool is_named(pid_t pid, const char *program)
 {
 	char path[64], name[32] = "";
 	FILE *file;

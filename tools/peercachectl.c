@@ -29,6 +29,9 @@ static const char help[] =
 	"  doctor               examine this host for an engine with the settings of --config and\n"
 	"                       --set, or of the one that runs: NICs, memory, cores, names, ports,\n"
 	"                       disks, limits, versions; each finding with its fix\n"
+	"  drain                copy the pages of this host to others, the most recently used first,\n"
+	"                       into room that is free there; then the engine can be stopped\n"
+	"  undrain              end that\n"
 	"  restart              end the engine in order; its keeper, or systemd, starts the next one\n"
 	"                       with the same pages\n"
 	"  put KEY FILE         store a file of up to 65520 bytes (\"-\": standard input)\n"
@@ -51,6 +54,7 @@ static const char help[] =
 	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart\n"
 	"                       and clear: 60000)\n"
 	"  --string S           put: store this string\n"
+	"  --deadline T         drain: end after this time, such as 60s (default 60s)\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --cluster            clear: of all hosts\n"
 	"  --record FILE        keys: write a new file; a number for each key, nothing of its text\n"
@@ -157,8 +161,9 @@ static const struct verb {
 	int least, most;
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
-	{"restart", 1, 1}, {"put", 2, 3}, {"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX},
-	{"prefetch", 2, INT_MAX}, {"clear", 1, 1}, {"keys", 1, 1}};
+	{"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3}, {"get", 2, 2},
+	{"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX}, {"clear", 1, 1},
+	{"keys", 1, 1}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -235,7 +240,8 @@ static int look(struct ctl_run *ctl, char **words)
 		int (*run)(struct ctl_run *ctl);
 	} commands[] = {{"status", ctl_status}, {"members", ctl_members}, {"health", ctl_health},
 		{"directory", ctl_directory}, {"top", ctl_top}, {"restart", ctl_restart},
-		{"doctor", ctl_doctor}, {"keys", ctl_keys}};
+		{"drain", ctl_drain}, {"undrain", ctl_undrain}, {"doctor", ctl_doctor},
+		{"keys", ctl_keys}};
 
 	if (!strcmp(words[0], "explain"))
 		return ctl_explain(ctl, words[1]);
@@ -320,6 +326,20 @@ static void doctor_argument(struct ctl_run *ctl, const char *option, char *value
 	ctl->argument[ctl->arguments++] = value;
 }
 
+/* A time such as 60s. */
+static uint64_t parse_seconds(const char *option, const char *text)
+{
+	char number[16] = "";
+	size_t length = strlen(text);
+
+	if (length && text[length - 1] == 's')
+		length--;
+	if (length >= sizeof(number))
+		die("%s %s: not a time; give one such as 60s", option, text);
+	memcpy(number, text, length);
+	return parse_number(option, number, 1, 86400);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
@@ -328,12 +348,14 @@ int main(int argc, char **argv)
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
 		{"record", 1, NULL, 'R'}, {"seconds", 1, NULL, 'T'}, {"max-bytes", 1, NULL, 'M'},
-		{"gets", 0, NULL, 'G'}, {"namespace-secret-file", 1, NULL, 'n'},
-		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"gets", 0, NULL, 'G'}, {"deadline", 1, NULL, 'D'},
+		{"namespace-secret-file", 1, NULL, 'n'}, {"help", 0, NULL, 'h'},
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {.name_space = "peercachectl",
 		.timeout_ms = 5000,
 		.restart_ms = 60000,
 		.seconds = 3600,
+		.drain_seconds = 60,
 		.max_bytes = 1u << 30};
 	int o;
 
@@ -366,6 +388,7 @@ int main(int argc, char **argv)
 			ctl.max_bytes = parse_size("--max-bytes", optarg, 4096, 1ull << 40);
 			break;
 		case 'G': ctl.gets = true; break;
+		case 'D': ctl.drain_seconds = parse_seconds("--deadline", optarg); break;
 		case 'n': secret_file = optarg; break;
 		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;

@@ -36,6 +36,11 @@ int control_open(
 int control_run(struct control *control);
 /* Asks the control plane to shut down in order. Any thread and any signal handler may call it. */
 void control_stop(struct control *control);
+/*
+ * Copies the pages of this host to others for so long, at most; 0: ends that. Any thread and any
+ * signal handler may call it.
+ */
+void control_drain(struct control *control, unsigned seconds);
 void control_close(struct control *control);
 
 #endif

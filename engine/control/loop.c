@@ -111,6 +111,22 @@ void control_stop(struct control *control)
 	(void)eventfd_write(control->kick, 1);
 }
 
+void control_drain(struct control *control, unsigned seconds)
+{
+	shm_store(&control->loop->drain_asked, 1 + (seconds < 86400 ? seconds : 86400));
+	(void)eventfd_write(control->kick, 1);
+}
+
+static void loop_copies_drain(struct control *control)
+{
+	uint32_t asked = shm_load(&control->loop->drain_asked);
+
+	if (!asked || control->stopping)
+		return;
+	shm_store(&control->loop->drain_asked, 0);
+	copies_drain(control, (asked - 1) * 1000000000ull);
+}
+
 static void loop_drain_start(struct control *control, uint64_t now_ns)
 {
 	struct loop *loop = control->loop;
@@ -270,6 +286,7 @@ int control_run(struct control *control)
 		uint64_t now_ns;
 
 		shm_count(&control->pace.beat, 1);
+		loop_copies_drain(control);
 		loop_stop_advance(control);
 		if (loop->phase == LOOP_ENDED)
 			break;

@@ -58,6 +58,8 @@ struct loop {
 	uint64_t snapshot_ns;      /* time at which the last snapshot was published */
 	/* 1: control_stop() was called, on any thread or in a signal handler */
 	uint32_t stop_asked;
+	/* by control_drain(), any thread: 1 more than its seconds; 0: nothing */
+	uint32_t drain_asked;
 	int result;
 };
 

@@ -37,6 +37,12 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 		conns_link_up(control, member->record.ref);
 }
 
+static void upward_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
+{
+	copies_link_down(control, link);
+	directory_link_down(control, peer, link);
+}
+
 /* It ended its connections with this engine, too. */
 static void upward_forgotten(struct control *control, uint32_t ref)
 {
@@ -101,6 +107,9 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		/* pages */
 		SERVE(PROMOTE, tier_serve_promote(control, link, m->promote));
 		SERVE(PROMOTED, promote_serve_promoted(control, link, m->promoted));
+		/* copies */
+		SERVE(OFFER, copies_serve_offer(control, link, m->offer));
+		SERVE(OFFERED, copies_serve_offered(control, link, m->offered));
 		/* clients that empty the cluster */
 		SERVE(CLEAR, clear_serve_member(control, link, m->clear));
 		SERVE(CLEARED, clear_serve_cleared(control, link, m->cleared));
@@ -153,7 +162,7 @@ static_assert(sizeof(pages_events) == PAGES_EVENTS * sizeof(void (*)(void)), "ea
 static const struct member_events member_events = {
 	.gone = upward_member_gone,
 	.link_up = upward_link_up,
-	.link_down = directory_link_down,
+	.link_down = upward_link_down,
 	.forgotten = upward_forgotten,
 	.map_changed = upward_map_changed,
 	.probed = directory_probed,

@@ -5,6 +5,7 @@ first; removals, and reads that are verified meanwhile."""
 import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 
@@ -113,7 +114,7 @@ class Copies(harness.ClusterTest):
         for thread in threads:
             thread.start()
         try:
-            for turn in range(10):
+            for turn in range(6):
                 gone = keys[turn * 10:turn * 10 + 10]
                 # both pools have less room than all pages: copies evict, and are evicted
                 self.assertEqual(len(session.remove(SPACE, gone, 20000)), 10)
@@ -121,7 +122,7 @@ class Copies(harness.ClusterTest):
                 self.put(session, gone[5:])
                 away += gone[:5]
                 self.assertEqual(self.get(session, away), [], "no removed page returns")
-            harness.wait_for(lambda: self.made(engines, 1) > 200 or failed, 60, "copies were made")
+            harness.wait_for(lambda: self.made(engines, 1) > 100 or failed, 60, "copies were made")
         finally:
             stop.set()
             for thread in threads:
@@ -130,6 +131,55 @@ class Copies(harness.ClusterTest):
         self.assertEqual(self.get(session, away), [])
         session.close()
         self.stop_cleanly(engines)
+
+    def ctl_drain(self, socket, *arguments):
+        done = ctl(socket, "--json", "drain", *arguments)
+        return done.returncode, json.loads(done.stdout)
+
+    def test_a_drained_host_is_missed_by_nobody(self):
+        engines = self.start(3, pool_bytes="32MiB", settings=SETTINGS)
+        sessions = [_peercache.Session(socket) for socket in engines.sockets]
+        keys = [f"page {n}" for n in range(300)]
+        self.put(sessions[0], keys)
+        self.put(sessions[1], [f"own {n}" for n in range(200)])
+        status, drain = self.ctl_drain(engines.sockets[0], "--deadline", "60s")
+        self.assertEqual((status, drain["state"], drain["copied"], drain["unfit"]),
+                         (0, "done", len(keys), 0))
+        self.assertEqual(drain["copied_bytes"], len(keys) * PAGE)
+        # each gets a part
+        self.assertGreater(min(self.made(engines, 1), self.made(engines, 2)), 30)
+        self.assertEqual(self.made(engines, 1) + self.made(engines, 2), len(keys))
+        shown = [json.loads(ctl(engines.sockets[i], "--json", "explain", keys[0]).stdout)
+                 for i in (1, 2)]
+        self.assertIn("drained", [one.get("here_why") for one in shown])
+        sessions[0].close()
+        engines.kill(0, signal.SIGTERM)
+        engines.wait_members(2, among=[1, 2])
+        harness.wait_for(lambda: self.get(sessions[2], keys) == keys, 60, "every page is found")
+        self.assertEqual(ctl(engines.sockets[1], "undrain").returncode, 0)
+        for session in sessions[1:]:
+            session.close()
+
+    def test_a_drain_evicts_nothing_and_says_what_has_no_room(self):
+        engines = self.start(2, pool_bytes="8MiB", settings=SETTINGS)
+        sessions = [_peercache.Session(socket) for socket in engines.sockets]
+        own = [f"own {n}" for n in range(120)]
+        keys = [f"page {n}" for n in range(180)]
+        self.put(sessions[1], own)
+        self.put(sessions[0], keys)
+        self.assertEqual(self.get(sessions[1], keys[:20]), keys[:20])  # used, so they go first
+        status, drain = self.ctl_drain(engines.sockets[0])
+        self.assertEqual((status, drain["state"]), (1, "done"))
+        self.assertEqual(drain["copied"] + drain["unfit"], len(keys))
+        self.assertGreater(drain["copied"], 60)
+        self.assertEqual(engines.status(1)["counters"]["pages_evicted"], 0)
+        for session in sessions:
+            session.close()
+        engines.kill(0, signal.SIGTERM)
+        session = _peercache.Session(engines.sockets[1])
+        self.assertEqual(self.get(session, own), own)
+        self.assertEqual(self.get(session, keys[:20]), keys[:20])
+        session.close()
 
 
 if __name__ == "__main__":

@@ -445,8 +445,9 @@ static const char *text_here(const struct explain *x)
 
 static void text_put_reader(FILE *out, const struct explain *x)
 {
-	static const char *const whys[PAGE_WHYS] = {
-		[PAGE_STORED] = "stored", [PAGE_PREFETCHED] = "prefetched"};
+	static const char *const whys[PAGE_WHYS] = {[PAGE_STORED] = "stored",
+		[PAGE_PREFETCHED] = "prefetched",
+		[PAGE_DRAINED] = "drained"};
 	static const char *const results[] = {[EXPLAIN_HIT] = "hit",
 		[EXPLAIN_STALE] = "stale",
 		[EXPLAIN_MISS] = "miss",

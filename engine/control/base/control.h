@@ -54,6 +54,8 @@ struct clears;        /* clients/: groups of pages that clients clear */
 struct clear_asks;    /* clients/: the same on other hosts */
 struct statistics;    /* clients/: what the clients count */
 struct copies;        /* copies/: pages of other hosts that are brought here */
+struct offers;        /* copies/: pages that other hosts offer to this one */
+struct drain;         /* copies/: pages of this host that are offered to others */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct epochs;        /* directory/: what clears of the cluster have raised */
 struct evict;         /* pages/: what each page size needs */
@@ -182,7 +184,9 @@ struct control {
 	struct warm *warm; /* NULL: no process keeps the memory of this engine */
 	struct tier *tier; /* NULL: no disk */
 	struct promote *promote;
-	struct copies *copies; /* NULL: no rails */
+	struct copies *copies; /* NULL: no rails; so are the next two */
+	struct offers *offers;
+	struct drain *drain;
 	struct epochs *epochs;
 	/* this engine has pages and has not heard yet what was cleared: nothing finds them, and no
 	 * client is accepted */

@@ -10,7 +10,7 @@
  * A slot that is READ into is a credit of the copier. It is returned or published only when the
  * rail has answered its run, which it does when the NIC holds nothing of it.
  */
-#include "engine/control/copies/copies.h"
+#include "engine/control/copies/copies_inner.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -241,9 +241,12 @@ static void copy_leave(struct copies *c, struct copy *copy)
 	c->waiting_bytes -= copy->wish.length;
 }
 
-static void copy_free(struct copy *copy)
+/* `made`: this host has the page. */
+static void copy_free(struct copies *c, struct copy *copy, bool made)
 {
 	LIST_REMOVE(copy, same);
+	if (copy->wish.offer)
+		offer_copy_ended(c->control, copy->wish.offer, copy->wish.page, made);
 	free(copy);
 }
 
@@ -258,7 +261,7 @@ static void copy_end(struct copies *c, struct copy *copy, enum op_status status)
 	} else {
 		counter[status == OP_NO_SPACE ? COUNTER_copies_refused : COUNTER_copies_failed]++;
 	}
-	copy_free(copy);
+	copy_free(c, copy, status == OP_HIT);
 }
 
 /* Nothing writes to the slot any more, and it has no page. */
@@ -433,6 +436,15 @@ static unsigned copies_reap(struct copies *c)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
+/* Has the pool a free slot that is not of the reserve? */
+static bool slot_is_spare(const struct copies *c, const struct copy *copy)
+{
+	uint64_t bytes = c->control->status->pool_bytes[copy->pool];
+	uint32_t length = copy->wish.length;
+
+	return pool_free(copy_pool(c, copy), length) > evict_reserve(bytes / length);
+}
+
 /* Takes a slot of a pool in which no client waits for one. -ENOSPC: none is free. */
 static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
 {
@@ -440,14 +452,14 @@ static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
 	struct evict_class *class = evict_class_of(c->control->evict, pool, length);
 
 	copy->pool = pool;
-	if (class->waiting > (class == c->class))
+	if (class->waiting > (class == c->class) || (copy->wish.offer && !slot_is_spare(c, copy)))
 		return -ENOSPC;
 	return pool_take(copy_pool(c, copy), length, &copy->place, &copy->generation);
 }
 
 /*
  * Takes a slot for the first copy that waits. -ENOSPC: none is free yet, and pages are evicted for
- * it as for a set; or -errno.
+ * it as for a set; -EDQUOT: a copy that evicts none gets none; or -errno.
  */
 static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 {
@@ -465,6 +477,8 @@ static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 		evict_class_of(evict, copy->pool, length)->taken++;
 		c->turn++;
 		c->stuck_ns = 0;
+	} else if (rc == -ENOSPC && copy->wish.offer) {
+		return -EDQUOT;
 	} else if (rc == -ENOSPC && !c->class) {
 		copy->pool = c->turn % rails;
 		c->class = evict_class_of(evict, copy->pool, length);
@@ -546,7 +560,7 @@ static bool copy_refuse(struct copies *c, struct copy *copy, uint64_t now_ns)
 		return false;
 	copy_leave(c, copy);
 	if (here)
-		copy_free(copy); /* a client has stored it meanwhile */
+		copy_free(c, copy, true); /* a client has stored it meanwhile */
 	else
 		copy_end(c, copy, late ? OP_NO_SPACE : OP_MISS);
 	return true;
@@ -602,10 +616,12 @@ static bool wish_is_possible(const struct copy_wish *wish)
 }
 
 /* Will no more be taken at present? */
-static bool copies_full(const struct copies *c, uint32_t length)
+static bool copies_full(const struct copies *c, const struct copy_wish *wish)
 {
-	return length > c->control->status->page_bytes_max || c->waits == COPIES_WAITING_MAX ||
-	       (c->waits && c->waiting_bytes + length > c->pools_bytes / COPIES_WAITING_SHARE);
+	return wish->length > c->control->status->page_bytes_max ||
+	       c->waits == COPIES_WAITING_MAX ||
+	       (c->waits && !wish->offer &&
+		       c->waiting_bytes + wish->length > c->pools_bytes / COPIES_WAITING_SHARE);
 }
 
 enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
@@ -626,7 +642,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 		return OP_HIT;
 	if (wish->from.ref == control->ref || !member_by_ref(control, wish->from.ref))
 		return OP_PEER_DOWN;
-	copy = copies_full(c, wish->length) ? NULL : calloc(1, sizeof(*copy));
+	copy = copies_full(c, wish) ? NULL : calloc(1, sizeof(*copy));
 	if (!copy || (!c->joined && copies_join(c) < 0)) {
 		free(copy);
 		control->counter[COUNTER_copies_refused]++;
@@ -639,6 +655,8 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 		return OP_NO_SPACE; /* another time */
 	}
 	LIST_INSERT_HEAD(&c->copy_of[copy_chain(&wish->key)], copy, same);
+	if (wish->offer)
+		offer_copy_began(wish->offer);
 	TAILQ_INSERT_TAIL(&c->waiting, copy, next);
 	c->waits++;
 	c->waiting_bytes += wish->length;
@@ -665,6 +683,13 @@ void copies_cleared(struct control *control)
 {
 	if (control->copies)
 		control->copies->cleared_ns = net_now();
+}
+
+uint64_t copies_taken(const struct control *control)
+{
+	const struct copies *c = control->copies;
+
+	return c ? c->waiting_bytes + c->flying_bytes : 0;
 }
 
 void copies_counts(const struct control *control, struct copies_counts *ret)
@@ -699,7 +724,10 @@ int copies_open(struct control *control)
 		return -ENOMEM;
 	}
 	control->copies = c;
-	return 0;
+	if (drain_open(control) == 0)
+		return 0;
+	copies_close(control);
+	return -ENOMEM;
 }
 
 void copies_stop(struct control *control)
@@ -747,6 +775,7 @@ void copies_close(struct control *control)
 		copy_leave(c, copy);
 		copy_end(c, copy, OP_CANCELLED);
 	}
+	drain_close(control);
 	/* without an answer: the slots stay reserved, also for the next engine */
 	for (unsigned i = 0; i < COPIES_FLIGHTS_MAX; i++)
 		free(c->flight[i]);

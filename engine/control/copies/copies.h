@@ -15,6 +15,10 @@
 #include "engine/abi/page.h"
 
 struct control;
+struct copy_offer;
+struct rpc_link;
+struct Pc__Offer;
+struct Pc__Offered;
 
 /* Pages that wait for their copy, at most, and bytes, as a share of the pools. */
 #define COPIES_WAITING_MAX 65536u
@@ -40,6 +44,9 @@ struct copy_wish {
 	uint32_t length, crc; /* as its head says; `crc` counts if `proven` */
 	bool proven;
 	enum page_why why;
+	/* NULL: none; else it learns of the end, and the copy evicts no page */
+	struct copy_offer *offer;
+	uint32_t page; /* its number in the offer */
 };
 
 int copies_open(struct control *control);
@@ -70,5 +77,29 @@ struct copies_counts {
 	uint64_t bytes; /* of both */
 };
 void copies_counts(const struct control *control, struct copies_counts *ret);
+
+/* ---- drain ----------------------------------------------------------------------------------- */
+
+/*
+ * Offers the pages of this host to the other members for `ns`, the most recently used first; 0:
+ * ends that.
+ */
+void copies_drain(struct control *control, uint64_t ns);
+/* Messages of other engines: pages that they offer; the answer to ours. */
+bool copies_serve_offer(struct control *control, struct rpc_link *link, const struct Pc__Offer *m);
+bool copies_serve_offered(
+	struct control *control, struct rpc_link *link, const struct Pc__Offered *m);
+/* The link has closed: offers that came on it are not answered. */
+void copies_link_down(struct control *control, const struct rpc_link *link);
+
+enum drain_state { DRAIN_NONE, DRAIN_RUNNING, DRAIN_DONE };
+struct drain_counts {
+	enum drain_state state;
+	uint64_t pages, left; /* at the start; not offered yet */
+	uint64_t copied, copied_bytes;
+	uint64_t unfit; /* no member had room for them, or not in time */
+	uint64_t gone;  /* evicted or removed meanwhile */
+};
+void drain_counts(const struct control *control, struct drain_counts *ret);
 
 #endif

@@ -251,6 +251,22 @@ static void report_disk(struct json *j, const struct snapshot_disk *disk)
 	json_close(j, "]}");
 }
 
+static void report_drain(struct json *j, const struct drain_counts *d)
+{
+	static const char *const states[] = {
+		[DRAIN_NONE] = "", [DRAIN_RUNNING] = "running", [DRAIN_DONE] = "done"};
+
+	json_open(j, "drain", "{");
+	json_string(j, "state", states[d->state]);
+	json_count(j, "pages", d->pages);
+	json_count(j, "left", d->left);
+	json_count(j, "copied", d->copied);
+	json_count(j, "copied_bytes", d->copied_bytes);
+	json_count(j, "unfit", d->unfit);
+	json_count(j, "gone", d->gone);
+	json_close(j, "}");
+}
+
 static void report_calls(struct json *j, const char *name, const struct statistics_calls *c)
 {
 	json_open(j, name, "{");
@@ -352,6 +368,7 @@ int report_make(const struct snapshot *s, uint64_t now_ns, char **ret_text, size
 	report_counters(&j, s->counter);
 	report_directory(&j, s);
 	report_disk(&j, &s->disk);
+	report_drain(&j, &s->drain);
 	report_all_calls(&j, s);
 	json_close(&j, "}\n");
 	return json_end(&j, ret_text, ret_bytes);

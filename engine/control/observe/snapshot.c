@@ -197,6 +197,7 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 	client_counts(control, &s->attached);
 	ctl_counts(control, &s->published);
 	copies_counts(control, &s->copies);
+	drain_counts(control, &s->drain);
 	warm_counts(control, &s->warm);
 	s->clients = control->statistics->total;
 	s->statistics_refused = control->statistics->refused;

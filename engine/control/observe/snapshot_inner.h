@@ -141,6 +141,7 @@ struct snapshot {
 	struct client_counts attached;
 	struct ctl_counts published;
 	struct copies_counts copies;
+	struct drain_counts drain;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t http_unauthorized;

@@ -353,6 +353,22 @@ bool page_key_at(
 	       pool_key(control->rail[place_rail(place)].pool, place, generation, ret_key);
 }
 
+bool page_at(const struct control *control, uint32_t place, uint32_t generation,
+	struct pool_proven *ret, bool *ret_proven)
+{
+	const struct pool *pool = control->rail[place_rail(place)].pool;
+	const struct index_entry *e;
+	struct page_key key;
+
+	e = pool_key(pool, place, generation, &key) ? index_find(control->index, &key) : NULL;
+	if (!e)
+		return false;
+	*ret = (struct pool_proven){
+		.key = key, .place = place, .generation = generation, .length = e->length};
+	*ret_proven = pool_proven(pool, place, generation, ret);
+	return true;
+}
+
 bool page_forget(struct control *control, const struct page_key *key)
 {
 	const struct index_entry *e = index_find(control->index, key);

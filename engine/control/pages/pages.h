@@ -86,6 +86,11 @@ void page_again(struct control *control, const struct location *at, enum evicted
 bool page_key_at(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /*
+ * The same, and what the page is: *ret. Its CRC is there if *ret_proven. False: there is none.
+ */
+bool page_at(const struct control *control, uint32_t place, uint32_t generation,
+	struct pool_proven *ret, bool *ret_proven);
+/*
  * A client of this or of another node wants the key deleted. Retires the page, of which the caller
  * removes the directory entries; it is not found here from here on. Returns whether this node had
  * it. A page on disk may be back after a crash.

@@ -125,6 +125,12 @@ unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 
+struct pool_place {
+	uint32_t place, generation;
+};
+/* Lists up to `max` pages: those used again, then the others, the newest first. O(pages). */
+unsigned pool_recent(const struct pool *pool, unsigned max, struct pool_place *ret);
+
 /* Prefetches the page head at this place, which need not be valid, for a publish. */
 void pool_prefetch(const struct pool *pool, uint32_t place);
 

@@ -189,6 +189,25 @@ bool pool_last(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
+unsigned pool_recent(const struct pool *pool, unsigned max, struct pool_place *ret)
+{
+	unsigned n = 0;
+
+	for (unsigned k = QUEUES; k--;)
+		for (unsigned i = 0; i < CLASSES_MAX; i++) {
+			uint32_t slot =
+				pool->class[i].units ? pool->class[i].queue[k].newest : NONE;
+
+			for (; slot != NONE && n < max; slot = pool->slots[slot].next) {
+				uint32_t unit = slot_unit(pool, slot);
+
+				ret[n++] = (struct pool_place){place_make(pool->rail, unit),
+					shm_load(&pool->heads[unit].generation)};
+			}
+		}
+	return n;
+}
+
 void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsigned why)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);

@@ -11,6 +11,35 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	return OP_PEER_DOWN;
 }
 
+bool copies_serve_offer(struct control *control, struct rpc_link *link, const struct Pc__Offer *m)
+{
+	(void)control, (void)link, (void)m;
+	return true;
+}
+
+bool copies_serve_offered(
+	struct control *control, struct rpc_link *link, const struct Pc__Offered *m)
+{
+	(void)control, (void)link, (void)m;
+	return true;
+}
+
+void copies_link_down(struct control *control, const struct rpc_link *link)
+{
+	(void)control, (void)link;
+}
+
+void copies_drain(struct control *control, uint64_t ns)
+{
+	(void)control, (void)ns;
+}
+
+void drain_counts(const struct control *control, struct drain_counts *ret)
+{
+	(void)control;
+	*ret = (struct drain_counts){.state = DRAIN_NONE};
+}
+
 void copies_forget(struct control *control, const struct page_key *key)
 {
 	(void)control, (void)key;

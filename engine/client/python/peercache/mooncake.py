@@ -11,6 +11,7 @@ without the interpreter's lock.
 
 import ctypes
 import enum
+import errno
 import json
 import logging
 import mmap
@@ -286,8 +287,9 @@ class MooncakeDistributedStore(Guarded):
         return self._hostname
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Notes memory of which pages are moved. Returns 0; INVALID_PARAMS: it is known or no
-        memory of the host. Nothing is pinned: pages go through the library's staging."""
+        """Lets the engine's NICs write to memory, until unregister_buffer(): pages are read without
+        a copy. Returns 0, also if there are none; INVALID_PARAMS: it is known or no memory of the
+        host. May block for minutes while the engine pins a large range."""
         if buffer_ptr <= 0 or size <= 0 or any(
                 base < buffer_ptr + size and buffer_ptr < base + nbytes
                 for base, nbytes in list(self._buffers.items())):
@@ -296,11 +298,25 @@ class MooncakeDistributedStore(Guarded):
             logger.error("peercache: register_buffer(%#x, %d): no memory of the host: pages of a "
                          "GPU must be copied to the host first", buffer_ptr, size)
             return INVALID_PARAMS
+        session = self._open_session()
+        if session is not None:
+            try:
+                session.register(buffer_ptr, size, -1)
+            except (OSError, ValueError) as error:
+                self._say("register_buffer()", f"pages are copied once: {error}")
         self._buffers[buffer_ptr] = size
         return 0
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
-        """Forgets that memory. Returns 0, or INVALID_PARAMS if none was registered there."""
+        """Forgets that memory. Returns 0, or INVALID_PARAMS if none was registered there, or a call
+        uses it."""
+        session = self._open_session()
+        if buffer_ptr in self._buffers and session is not None:
+            try:
+                session.release(buffer_ptr)
+            except (OSError, ValueError) as error:  # ENOENT: it is copied
+                if getattr(error, "errno", 0) == errno.EBUSY:
+                    return INVALID_PARAMS
         return INVALID_PARAMS if self._buffers.pop(buffer_ptr, None) is None else 0
 
     # ---- moving pages: lists of addresses and sizes, with as many segments for each key --------

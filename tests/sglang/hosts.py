@@ -14,6 +14,8 @@ sys.path[:0] = [os.path.join(os.path.dirname(HERE), "cluster")]
 import environment  # noqa: E402
 import harness  # noqa: E402
 
+# Two pretended ConnectX for each engine: pools of ordinary memory are registered with them.
+NICS = bool(os.environ.get("PEERCACHE_SGLANG_NICS"))
 PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
 
 
@@ -83,7 +85,7 @@ class Host:
             rank.close()
 
 
-def start(hosts, driver, sglang):
+def start(hosts, driver, sglang, before=()):
     """Starts rank.py, which forks the ranks of all hosts. Returns when all ranks are ready.
 
     driver: "controller" or "tree". sglang: folders for PYTHONPATH.
@@ -97,7 +99,7 @@ def start(hosts, driver, sglang):
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions share most of their imports
     sockets = [theirs for host in hosts for theirs in host.theirs]
     process = subprocess.Popen(
-        [environment.PYTHON, os.path.join(HERE, "rank.py"), driver,
+        [*before, environment.PYTHON, os.path.join(HERE, "rank.py"), driver,
          json.dumps([plan for host in hosts for plan in host.plans])],
         env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno() for theirs in sockets])
     for theirs in sockets:
@@ -116,13 +118,17 @@ class Running:
     def __init__(self, driver, sizes, sglang):
         self.driver = driver
         self.folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        nics = ["rail.devices=mlx5_0,mlx5_1"] if NICS else []
         self.engines = harness.cluster.Cluster(
-            harness.BUILD, 2, pool_bytes="512MiB",
-            settings=harness.patient(["engine.unsealed_memory=yes"])).start()
+            harness.BUILD, 2, pool_bytes="512MiB", device="mlx5" if NICS else "soft",
+            settings=harness.patient(["engine.unsealed_memory=yes", *nics]))
+        if NICS:
+            self.engines.before += ["--devices", "2"]
+        self.engines.start()
         try:
             self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
                           for i, ranks in enumerate(sizes)]
-            self.process = start(self.hosts, driver, sglang)
+            self.process = start(self.hosts, driver, sglang, self.engines.before)
         except Exception:
             self.engines.stop()
             raise

@@ -215,6 +215,7 @@ PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_
  * Pages of this host, and sets, are copied by the driver in any case. A copy that fails is
  * PC_INVALID. Kernels that write a page end before its set begins; those that read it start after
  * its get has ended. `memfd` may also be a dma-buf; `base` is its mapping, or its address on a GPU.
+ * A channel serves one GPU. A call returns when copies that it has begun have ended, as for READs.
  *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...

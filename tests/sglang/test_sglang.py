@@ -401,6 +401,13 @@ class Linker(Ranks):
                 self.assertEqual(row["errors"], {})
         self.assertEqual([row["hits_remote"] for row in there.do("counts")], [24] * 2)
 
+    def test_pages_of_another_data_type_of_the_same_size_are_not_found(self):
+        here, there = self.hosts
+        self.make("dsa", "", 64, pages=64)
+        here.do("insert", seed=self.seed, pages=12)
+        self.make("dsa", "", 64, pages=64, dtype="float16")
+        self.assertEqual(self.fetch(there), [self.NONE] * 2)
+
     def test_a_request_whose_pages_are_lost_before_its_load_is_aborted(self):
         here, _ = self.hosts
         self.make("dsa", "", 64, pages=64)

@@ -259,14 +259,30 @@ static void page_too_large(struct pc_batch *b, uint32_t i)
 	page_done(b, i, PC_INVALID);
 }
 
+/*
+ * Opens the copies to and from GPU memory. False: the driver refused, and all pages have ended,
+ * also those that NICs could write, because nothing would make them visible to the GPU.
+ */
+static bool batch_device_open(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+
+	if (!ch->device)
+		ch->device = device_open(b->device, ch->staging.base, STAGING_BYTES);
+	for (uint32_t i = 0; i < b->count && !ch->device; i++)
+		if (b->work[i].phase != PAGE_DONE)
+			page_done(b, i, PC_INVALID);
+	return ch->device;
+}
+
 /* Starts the look-ups, stores or removals of the pages. The batch is pinned. */
 static void batch_begin(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 
 	ch->now_ns = clock_monotonic_ns();
-	if (unlikely(b->device && !ch->device))
-		ch->device = device_open(b->device, ch->staging.base, STAGING_BYTES);
+	if (unlikely(b->device && !batch_device_open(b)))
+		return;
 	if (unlikely(shm_load(&ch->session->status->asked) == b->kind + 1u) && b->count)
 		asked_note(b);
 	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);

@@ -478,7 +478,7 @@ static void page_not_here(struct pc_batch *b, uint32_t i, enum pc_result result,
 	else if (result == PC_STALE)
 		page_stale(b, i);
 	else if (result == PC_UNREACHABLE)
-		page_refused(b, i);
+		page_done(b, i, PC_INVALID); /* the error text is the driver's */
 	else
 		page_length_differs(b, i, local_length(b->channel->session, &p->key, &p->at));
 }
@@ -517,10 +517,9 @@ static void page_get_here(struct pc_batch *b, uint32_t i)
 
 void page_refused(struct pc_batch *b, uint32_t i)
 {
-	if (!b->device || !pc_error()[0]) /* else the driver of a GPU has refused it */
-		error_set(0,
-			"the engine refused page %u of %u bytes: is its memory mapped, and has no page of another length its key?",
-			i, b->work[i].bytes);
+	error_set(0,
+		"the engine%s refused page %u of %u bytes: is its memory mapped, and has no page of another length its key?",
+		b->device ? ", or the driver of its GPU," : "", i, b->work[i].bytes);
 	page_done(b, i, PC_INVALID);
 }
 

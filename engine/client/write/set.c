@@ -491,7 +491,7 @@ static bool set_store(struct pc_batch *b, uint32_t i)
 	if (unlikely(!set_copy(b, i, rail->pool + place_offset(credit.place)))) {
 		slot_leave(ch);
 		credit_put(ch, p->bytes, &credit);
-		page_refused(b, i);
+		page_done(b, i, PC_INVALID); /* the error text is the driver's */
 		return true;
 	}
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};

@@ -37,6 +37,11 @@ class DeviceStore(PeerCacheStore):
     def _copied(self, pool: Any) -> str:
         return ""
 
+    def reaches(self, name: Any) -> bool:
+        """True if all buffers of the pool are registered: a CPU cannot copy those of a GPU."""
+        pool = self._pools.get(plain(name))
+        return pool is not None and all(map(self._memory.covers, pool.samples))
+
     def move(self, what: str, transfers: list) -> bool:
         """Moves the pages of all transfers ("prefetch" or "backup"). True if all were moved."""
         moved = [self._move(what, self._pools[plain(t.name)], t.keys, t.host_indices)
@@ -71,13 +76,16 @@ class PeerCacheLinker(UnifiedCacheLinker):
             attn_cp_rank=params.attn_cp_rank, attn_cp_size=params.attn_cp_size,
             is_mla_model=self.group.rank_replicated, enable_storage_metrics=False,
             is_page_first_layout=False, model_name=get_model().model_path,
-            extra_config={"interface_v1": 1, **(extra_config or {})}))
+            extra_config={**(extra_config or {}), "interface_v1": 1}))
         if PoolName.KV not in self.pools:  # the pages of the other pools are those of the tree
             self.store.register_mem_pool_host(SimpleNamespace(
                 page_size=params.page_size, kv_buffer=None,
                 get_page_buffer_meta=lambda _indices: None))
         for entry in self.group.entries:
+            entry.dtype = entry.kv_buffer[0].dtype  # pages of other types have other keys
             self.store.register_mem_host_pool_v2(entry, entry.name)
+            if entry.kv_buffer[0].is_cuda and not self.store.reaches(entry.name):
+                raise RuntimeError(f"GPU memory of pool {plain(entry.name)} is not registered")
         self.layer_done_counter = LayerWiseLoadCounter(self.group.num_layers)
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
@@ -108,6 +116,8 @@ class PeerCacheLinker(UnifiedCacheLinker):
         """Queues a load. The tree has taken out what is in its pools: pools may be missing."""
         wanted = self.group.resolve_transfers(transfers, allow_partial=True, allow_missing_kv=True)
         if wanted:
+            if rid in self._queued:
+                raise RuntimeError(f"a load of request {rid} is queued already")
             self._queued[rid] = wanted
         return bool(wanted)
 

@@ -25,6 +25,7 @@
 #include "engine/control/base/control.h"
 #include "engine/control/control_open.h"
 #include "engine/control/net/address.h"
+#include "engine/control/net/secure.h"
 #include "engine/control/pages/sizes.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
@@ -62,7 +63,7 @@ static const char usage[] =
 	"Signals:\n"
 	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
 	"  SIGUSR1          copy the pages to other hosts, as peercachectl drain\n"
-	"  SIGHUP           ignored\n"
+	"  SIGHUP           reads cluster.psk_file again\n"
 	"\n"
 	"Exit status:\n"
 	"  0  stopped in order\n"
@@ -197,10 +198,18 @@ static void on_drain(int number, siginfo_t *info, void *context)
 		control_drain(running, seconds > 0 ? (unsigned)seconds : 0);
 }
 
+static void on_hangup(int number)
+{
+	(void)number;
+	if (running)
+		secure_reload(running);
+}
+
 static void signals_install(struct control *control)
 {
 	struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 	struct sigaction drain = {.sa_sigaction = on_drain, .sa_flags = SA_RESTART | SA_SIGINFO};
+	struct sigaction again = {.sa_handler = on_hangup, .sa_flags = SA_RESTART};
 
 	running = control;
 	sigemptyset(&stop.sa_mask);
@@ -208,6 +217,7 @@ static void signals_install(struct control *control)
 	sigaction(SIGINT, &stop, NULL);
 	sigemptyset(&drain.sa_mask);
 	sigaction(SIGUSR1, &drain, NULL);
+	sigaction(SIGHUP, &again, NULL);
 }
 
 /*
@@ -429,7 +439,7 @@ int main(int argc, char **argv)
 	if (args.check_only)
 		return check(&settings, &as);
 	signal(SIGPIPE, SIG_IGN);
-	/* without a meaning for the engine; its default action would end it */
+	/* before it serves it has nothing to read again; the default action would end it */
 	signal(SIGHUP, SIG_IGN);
 	/* a file that becomes too large is an error of the call, with a message, not an end */
 	signal(SIGXFSZ, SIG_IGN);

@@ -226,6 +226,7 @@ class Cluster:
     def start(self):
         atexit.register(self.stop)
         self.directory = tempfile.mkdtemp(prefix="peercache-")
+        self.settings += self.secured()
         if self.netns_wanted:
             self.netns = Namespaces(self.nodes)
         for i in range(self.nodes):
@@ -250,6 +251,20 @@ class Cluster:
                 figures["memory_populated_bytes"] == figures["memory_bytes"]
                 for figures in (self.status(i)["figures"] for i in range(self.nodes))), seconds=600)
         return self
+
+    def secured(self):
+        """The settings of links with TLS, as $PEERCACHE_SECURE says: "psk", or empty: clear text,
+        which is no finding."""
+        if any(value.startswith(("cluster.psk_file=", "cluster.security=")) for value in
+               self.settings):
+            return []
+        if os.environ.get("PEERCACHE_SECURE") != "psk":
+            return ["cluster.security=none"]
+        key = f"{self.directory}/psk"
+        run_limited([os.path.join(os.path.dirname(os.path.dirname(self.engine)),
+                                  "tools/peercachectl"), "keygen", key], 30, capture_output=True,
+                    check=True)
+        return [f"cluster.psk_file={key}"]
 
     def command(self, i):
         seeds = ",".join(f"{a}:{p}" for a, p in zip(self.address[:2], self.port[:2]))

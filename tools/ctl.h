@@ -61,6 +61,9 @@ int ctl_rm(struct ctl_run *ctl, const char *key);
  */
 int ctl_clear(struct ctl_run *ctl);
 
+/* ctl_keygen.c */
+int ctl_keygen(const struct ctl_run *ctl, const char *path);
+
 /* ctl_keys.c. 0, or CTL_NO_ANSWER: there is no engine, or it ended. */
 int ctl_keys(struct ctl_run *ctl);
 

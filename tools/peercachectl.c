@@ -44,7 +44,8 @@ static const char help[] =
 	"                       one namespace and its ranks (--namespace); with --cluster no host\n"
 	"                       finds what was stored before, also one that is down now\n"
 	"  keys                 record what the clients of this host ask for, for peercache-bench\n"
-	"                       policy: how much memory buys how many hits\n\n"
+	"                       policy: how much memory buys how many hits\n"
+	"  keygen FILE          make a file with a new key for cluster.psk_file\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
@@ -163,7 +164,7 @@ static const struct verb {
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3}, {"get", 2, 2},
 	{"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX}, {"clear", 1, 1},
-	{"keys", 1, 1}};
+	{"keys", 1, 1}, {"keygen", 2, 2}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -245,6 +246,8 @@ static int look(struct ctl_run *ctl, char **words)
 
 	if (!strcmp(words[0], "explain"))
 		return ctl_explain(ctl, words[1]);
+	if (!strcmp(words[0], "keygen"))
+		return ctl_keygen(ctl, words[1]);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (!strcmp(words[0], commands[i].verb))
 			return commands[i].run(ctl);

@@ -35,10 +35,10 @@ LIMITS = {
     "pairs of rooms both ways": 0,
     "functions called upward": 0,
     "functions called upward in engine/client": 4,  # write/clear.c makes calls of its own
-    "arrows between rooms": 41,
+    "arrows between rooms": 42,
     # in percent of the external functions of the folder
     "one user in engine/client": 42,
-    "one user in engine/control": 67,
+    "one user in engine/control": 68,
     "one user in engine/disk": 78,
     "one user in engine/keeper": 88,
     "one user in engine/rail": 76,

@@ -28,6 +28,7 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/net/secure.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/watchdog.h"
@@ -451,6 +452,7 @@ static const struct {
 	{"client socket", client_socket_open, client_socket_close},
 	{"allowed users", client_access_check, NULL},
 	{"cluster address", rpc_port_open, rpc_port_close},
+	{"cluster.security", secure_open, secure_close},
 	{"metrics.port", metrics_port_open, metrics_port_close},
 	{"seeds", member_seeds_check, NULL},
 	{"cluster.etcd", etcd_open, etcd_close},
@@ -642,8 +644,9 @@ int control_check(const struct settings *settings, const struct plan *plan, cons
 		unsigned needs; /* is left out with any of these */
 	} checks[] = {{control_identity_open, 0}, {devices_check, 0}, {address_check, 0},
 		{member_seeds_check, 0}, {etcd_check, UNCHECKED_FILES},
-		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {client_access_check, 0},
-		{metrics_port_check, 0}, {metrics_token_check, UNCHECKED_FILES}, {memory_check, 0}};
+		{secure_check, UNCHECKED_FILES}, {socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET},
+		{client_access_check, 0}, {metrics_port_check, 0},
+		{metrics_token_check, UNCHECKED_FILES}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

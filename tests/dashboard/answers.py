@@ -101,6 +101,7 @@ def status(seconds, members=3, rails=8):
     """`seconds`: how long the engine runs."""
     return {
         "name": "node-00", "version": "0.1.0", "abi": 7, "wire": 5, "cluster": "prod",
+        "security": "key", "unsecured": False,
         "incarnation": "00000000000000aa", "pid": 4242,
         "time_ms": int(time.time() * 1000), "age_ms": 240, "uptime_ms": int(seconds * 1000),
         "control_core": 7, "settings": {"engine.name": "node-00", "cluster.replicas": "2"},

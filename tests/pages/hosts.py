@@ -2,7 +2,8 @@
 """Two hosts for the command lines of pages: host-a and host-b, each a shell of root that stays.
 
 A host has its own /etc, /run, /var/lib and host name, and its address in a namespace of the
-network: 10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH.
+network: 10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH. Both have one home
+folder, so what a reader copies from one host to the other is there.
 """
 
 import os
@@ -33,7 +34,7 @@ mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work 
 for folder in /run /var/lib; do mount -t tmpfs tmpfs $folder; done
 hostname "$1"
 unset PEERCACHE_SOCKET PEERCACHE_SOCKETS PEERCACHE_RUN_DIR
-PATH=$2:$PATH exec bash
+HOME=$2 PATH=$2:$PATH exec bash
 """
 
 

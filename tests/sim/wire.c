@@ -445,6 +445,24 @@ bool net_commit(struct net_link *link, size_t bytes)
 	return true;
 }
 
+bool net_secure(struct net_link *link, struct ssl_st *ssl)
+{
+	(void)link, (void)ssl;
+	return false; /* links here are in clear text */
+}
+
+const char *net_why(const struct net_link *link)
+{
+	(void)link;
+	return "";
+}
+
+struct ssl_st *net_session(const struct net_link *link)
+{
+	(void)link;
+	return NULL;
+}
+
 void net_push(struct net_link *link)
 {
 	(void)link; /* packets leave at once */

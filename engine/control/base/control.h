@@ -71,6 +71,7 @@ struct seeds_file;    /* members/: cluster.seeds_file */
 struct etcd;          /* members/: cluster.etcd */
 struct remembered;    /* members/: the address of a member */
 struct rpc;           /* net/: links and dials */
+struct secure;        /* net/: the keys of the cluster */
 struct net_timer;     /* net/ */
 struct watchdog;      /* base/ */
 
@@ -165,6 +166,7 @@ struct control {
 	struct evict *evict;           /* opened and closed with ctl */
 	struct clears *clears;         /* NULL: none was requested */
 	struct clear_asks *clear_asks; /* NULL: none was requested */
+	struct secure *secure;         /* NULL: links between engines are in clear text */
 	struct rpc *rpc;
 	struct members *members;
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */

@@ -173,13 +173,15 @@ static void dial_why(const struct rpc_dial *dial, int error, char ret[SEED_WHY_B
 		snprintf(ret, SEED_WHY_BYTES, "the name cannot be resolved: %s", dial->unresolved);
 		return;
 	}
-	if (error == EPROTO)
+	if (error == EACCES && dial->insecure[0])
+		text = dial->insecure;
+	else if (error == EPROTO)
 		text = "what answers there is no PeerCache engine";
 	else if (dial->reached && error == ETIMEDOUT)
 		text = "it accepts the connection and does not answer";
 	else if (dial->reached && error == ECONNRESET)
 		text = "it closes the connection without an answer";
-	snprintf(ret, SEED_WHY_BYTES, "%s%s%s", far ? dial->at : "", far ? ": " : "", text);
+	text_fit(ret, SEED_WHY_BYTES, "%s%s%s", far ? dial->at : "", far ? ": " : "", text);
 }
 
 void seed_dial_failed(const struct rpc_dial *dial, int error)

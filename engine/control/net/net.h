@@ -22,6 +22,7 @@ struct net_link;
 struct net_listener;
 struct net_resolver;
 struct net_query;
+struct ssl_st;
 
 typedef void (*net_call)(void *context);
 
@@ -57,9 +58,12 @@ void net_slice(uint64_t ns);
 struct net_calls {
 	/* as many bytes have arrived as net_want() asks */
 	net_call readable;
-	/* a dialled connection was established */
+	/* a dialled connection was established, and its TLS handshake has ended */
 	net_call connected;
-	/* the connection broke or was refused; error: errno, ECONNRESET: the other end closed it */
+	/*
+	 * the connection broke or was refused; error: errno, ECONNRESET: the other end closed it,
+	 * EACCES: TLS failed, net_why() says why
+	 */
 	void (*failed)(void *context, int error);
 };
 
@@ -74,6 +78,16 @@ int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t 
  * closed. Only with sockets.
  */
 struct net_link *net_adopt(struct event_base *base, int fd);
+/*
+ * What is sent and received on the connection is a TLS session, of secure_session(), which is taken
+ * over. Before net_start(). Only with sockets. False: no memory; the session is freed.
+ */
+bool net_secure(struct net_link *link, struct ssl_st *ssl);
+/* Why TLS failed on the connection; "": it did not, or there is none. */
+const char *net_why(const struct net_link *link);
+/* The session, once the handshake has ended; NULL: it has not, or there is none. */
+struct ssl_st *net_session(const struct net_link *link);
+
 /*
  * Begins to receive. The connection breaks when the other end has acknowledged nothing that was
  * sent for dead_after_ms. `read_max`: limit of the bytes that are buffered.

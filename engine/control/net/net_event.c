@@ -11,11 +11,15 @@
 #include <event2/util.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/control/net/net.h"
+#include "engine/control/net/secure.h"
 #include "numa/clock.h"
 
 struct net_timer {
@@ -30,6 +34,20 @@ struct net_link {
 	void *context;
 	struct evbuffer_iovec room; /* of net_reserve() */
 	size_t read_max;
+	struct net_tls *tls; /* NULL: clear text */
+};
+
+/*
+ * The bufferevent has what is on the wire: its input is taken by SSL_read(), and what SSL_write()
+ * makes is appended to its output, so net_push() sends no clear text.
+ */
+struct net_tls {
+	SSL *ssl;
+	struct evbuffer *in, *out; /* clear text: received, and in the making */
+	size_t want;               /* of net_want() */
+	size_t taken;              /* bytes of the handshake that came */
+	bool secured;              /* the handshake has ended */
+	char why[SECURE_WHY_BYTES];
 };
 
 struct net_listener {
@@ -131,6 +149,211 @@ void net_defer(struct net_timer *timer)
 	event_active(timer->event, EV_TIMEOUT, 0);
 }
 
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+#define TLS_READ_BYTES 16384u /* the longest record */
+
+static struct evbuffer *net_input(const struct net_link *link)
+{
+	return link->tls ? link->tls->in : bufferevent_get_input(link->bev);
+}
+
+static struct evbuffer *net_output(const struct net_link *link)
+{
+	return link->tls ? link->tls->out : bufferevent_get_output(link->bev);
+}
+
+static int wire_read(BIO *bio, char *to, int bytes)
+{
+	struct net_link *link = BIO_get_data(bio);
+	int got = evbuffer_remove(bufferevent_get_input(link->bev), to, (size_t)bytes);
+
+	BIO_clear_retry_flags(bio);
+	if (got > 0) {
+		link->tls->taken += link->tls->secured ? 0 : (size_t)got;
+		return got;
+	}
+	BIO_set_retry_read(bio);
+	return -1;
+}
+
+static int wire_write(BIO *bio, const char *from, int bytes)
+{
+	struct net_link *link = BIO_get_data(bio);
+
+	BIO_clear_retry_flags(bio);
+	return bufferevent_write(link->bev, from, (size_t)bytes) == 0 ? bytes : -1;
+}
+
+static long wire_control(BIO *bio, int command, long number, void *pointer)
+{
+	(void)bio, (void)number, (void)pointer;
+	return command == BIO_CTRL_FLUSH;
+}
+
+static BIO_METHOD *wire_method(void)
+{
+	static BIO_METHOD *method; /* for the life of the process */
+
+	if (!method) {
+		method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "evbuffer");
+		if (method) {
+			BIO_meth_set_read(method, wire_read);
+			BIO_meth_set_write(method, wire_write);
+			BIO_meth_set_ctrl(method, wire_control);
+		}
+	}
+	return method;
+}
+
+static void tls_free(struct net_tls *tls)
+{
+	if (!tls)
+		return;
+	SSL_free(tls->ssl);
+	if (tls->in)
+		evbuffer_free(tls->in);
+	if (tls->out)
+		evbuffer_free(tls->out);
+	free(tls);
+}
+
+bool net_secure(struct net_link *link, struct ssl_st *ssl)
+{
+	struct net_tls *tls = ssl ? calloc(1, sizeof(*tls)) : NULL;
+	BIO *bio = wire_method() ? BIO_new(wire_method()) : NULL;
+
+	if (!tls || !bio) {
+		free(tls);
+		BIO_free(bio);
+		SSL_free(ssl);
+		return false;
+	}
+	tls->ssl = ssl;
+	tls->in = evbuffer_new();
+	tls->out = evbuffer_new();
+	BIO_set_data(bio, link);
+	BIO_set_init(bio, 1);
+	SSL_set_bio(ssl, bio, bio);
+	if (!tls->in || !tls->out) {
+		tls_free(tls);
+		return false;
+	}
+	link->tls = tls;
+	return true;
+}
+
+const char *net_why(const struct net_link *link)
+{
+	return link->tls ? link->tls->why : "";
+}
+
+struct ssl_st *net_session(const struct net_link *link)
+{
+	return link->tls && link->tls->secured ? link->tls->ssl : NULL;
+}
+
+/* Sends the alert that TLS has made. What speaks no TLS gets that one, too, and can log it. */
+static void tls_fail(struct net_link *link)
+{
+	static const uint8_t protocol_version[] = {0x15, 3, 1, 0, 2, 2, SSL_AD_PROTOCOL_VERSION};
+	struct net_tls *tls = link->tls;
+
+	if (!tls->why[0] && secure_failed(tls->ssl, tls->why) && SSL_is_server(tls->ssl))
+		(void)bufferevent_write(link->bev, protocol_version, sizeof(protocol_version));
+	ERR_clear_error();
+	net_push(link);
+	link->calls->failed(link->context, EACCES);
+}
+
+/* 1: it has ended; 0: more bytes must come; -1: it failed. */
+static int tls_handshake(struct net_tls *tls)
+{
+	int done;
+
+	ERR_clear_error();
+	done = SSL_do_handshake(tls->ssl);
+	if (done == 1) {
+		tls->secured = secure_proven(tls->ssl, tls->why);
+		return tls->secured ? 1 : -1;
+	}
+	if (SSL_get_error(tls->ssl, done) != SSL_ERROR_WANT_READ)
+		return -1;
+	if (tls->taken <= SECURE_HANDSHAKE_BYTES)
+		return 0;
+	snprintf(tls->why, sizeof(tls->why), "its TLS handshake has more than %u bytes",
+		SECURE_HANDSHAKE_BYTES);
+	return -1;
+}
+
+/* Decrypts what has come, until there is room for no more. False: it is no TLS of this session. */
+static bool tls_read_in(struct net_link *link)
+{
+	struct net_tls *tls = link->tls;
+
+	while (evbuffer_get_length(tls->in) < link->read_max) {
+		struct evbuffer_iovec room;
+		size_t bytes = 0;
+		int good, error;
+
+		if (evbuffer_reserve_space(tls->in, TLS_READ_BYTES, &room, 1) != 1)
+			return false;
+		ERR_clear_error();
+		good = SSL_read_ex(tls->ssl, room.iov_base, TLS_READ_BYTES, &bytes);
+		error = SSL_get_error(tls->ssl, good);
+		if (good != 1)
+			return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN;
+		room.iov_len = bytes;
+		if (evbuffer_commit_space(tls->in, &room, 1) < 0)
+			return false;
+	}
+	return true;
+}
+
+/* Bytes have come, or a dialled connection is established. The calls may free the link. */
+static void tls_readable(struct net_link *link)
+{
+	struct net_tls *tls = link->tls;
+	bool good;
+
+	if (!tls->secured) {
+		int done = tls_handshake(tls);
+
+		if (done < 0)
+			tls_fail(link);
+		if (done <= 0)
+			return;
+		if (!SSL_is_server(tls->ssl)) {
+			link->calls->connected(link->context);
+			return; /* the other end sends nothing before this one has */
+		}
+	}
+	good = tls_read_in(link);
+	if (evbuffer_get_length(tls->in) < tls->want) {
+		if (!good)
+			tls_fail(link);
+		return;
+	}
+	if (!good || evbuffer_get_length(bufferevent_get_input(link->bev)) ||
+		SSL_has_pending(tls->ssl))
+		bufferevent_trigger(link->bev, EV_READ,
+			(int)BEV_TRIG_IGNORE_WATERMARKS | (int)BEV_OPT_DEFER_CALLBACKS);
+	link->calls->readable(link->context);
+}
+
+/* Encrypts what was committed: the output of the bufferevent takes all of it. */
+static bool tls_write_out(struct net_tls *tls)
+{
+	size_t bytes = evbuffer_get_length(tls->out), sent = 0;
+	const unsigned char *text = evbuffer_pullup(tls->out, -1);
+
+	ERR_clear_error();
+	if (!tls->secured || !text || SSL_write_ex(tls->ssl, text, bytes, &sent) != 1)
+		sent = 0;
+	evbuffer_drain(tls->out, bytes);
+	return sent == bytes;
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 struct net_link *net_adopt(struct event_base *base, int fd)
@@ -169,22 +392,27 @@ int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t 
 
 static void net_link_readable(struct bufferevent *bev, void *context)
 {
-	const struct net_link *link = context;
+	struct net_link *link = context;
 	struct event_base *base = bufferevent_get_base(bev);
 
-	link->calls->readable(link->context);
+	if (link->tls)
+		tls_readable(link);
+	else
+		link->calls->readable(link->context);
 	net_slice_check(base);
 }
 
 static void net_link_event(struct bufferevent *bev, short what, void *context)
 {
-	const struct net_link *link = context;
+	struct net_link *link = context;
 	struct event_base *base = bufferevent_get_base(bev);
 	int error = EVUTIL_SOCKET_ERROR();
 
 	if (what & BEV_EVENT_EOF)
 		error = ECONNRESET;
-	if (what & BEV_EVENT_CONNECTED)
+	if (what & BEV_EVENT_CONNECTED && link->tls)
+		tls_readable(link); /* it begins */
+	else if (what & BEV_EVENT_CONNECTED)
 		link->calls->connected(link->context);
 	else
 		link->calls->failed(link->context, error ? error : ECONNRESET);
@@ -232,28 +460,31 @@ void net_silence(struct net_link *link)
 
 void net_close(struct net_link *link)
 {
+	tls_free(link->tls);
 	bufferevent_free(link->bev);
 	free(link);
 }
 
 size_t net_received(const struct net_link *link)
 {
-	return evbuffer_get_length(bufferevent_get_input(link->bev));
+	return evbuffer_get_length(net_input(link));
 }
 
 const uint8_t *net_front(struct net_link *link, size_t bytes)
 {
-	return evbuffer_pullup(bufferevent_get_input(link->bev), (ev_ssize_t)bytes);
+	return evbuffer_pullup(net_input(link), (ev_ssize_t)bytes);
 }
 
 void net_drain(struct net_link *link, size_t bytes)
 {
-	evbuffer_drain(bufferevent_get_input(link->bev), bytes);
+	evbuffer_drain(net_input(link), bytes);
 }
 
 void net_want(struct net_link *link, size_t bytes)
 {
-	bufferevent_setwatermark(link->bev, EV_READ, bytes, link->read_max);
+	if (link->tls)
+		link->tls->want = bytes;
+	bufferevent_setwatermark(link->bev, EV_READ, link->tls ? 0 : bytes, link->read_max);
 }
 
 size_t net_backlog(const struct net_link *link)
@@ -263,7 +494,7 @@ size_t net_backlog(const struct net_link *link)
 
 uint8_t *net_reserve(struct net_link *link, size_t bytes)
 {
-	struct evbuffer *out = bufferevent_get_output(link->bev);
+	struct evbuffer *out = net_output(link);
 
 	if (evbuffer_reserve_space(out, (ev_ssize_t)bytes, &link->room, 1) != 1)
 		return NULL;
@@ -273,7 +504,8 @@ uint8_t *net_reserve(struct net_link *link, size_t bytes)
 bool net_commit(struct net_link *link, size_t bytes)
 {
 	link->room.iov_len = bytes;
-	return evbuffer_commit_space(bufferevent_get_output(link->bev), &link->room, 1) == 0;
+	return evbuffer_commit_space(net_output(link), &link->room, 1) == 0 &&
+	       (!link->tls || tls_write_out(link->tls));
 }
 
 void net_push(struct net_link *link)

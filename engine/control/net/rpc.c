@@ -59,6 +59,8 @@ static void rpc_arena_free(void *context, void *at)
 	(void)context, (void)at;
 }
 
+static void rpc_link_stranger(struct rpc_link *link, const char *why);
+
 static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t length)
 {
 	size_t used = 0;
@@ -78,6 +80,25 @@ static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t 
 		rpc_link_bad(link, "message of kind %u out of place or malformed", kind);
 }
 
+/* The first bytes are those of a TLS handshake or alert, and this engine has no key. */
+static bool rpc_link_tls(struct rpc_link *link, uint32_t first)
+{
+	static const uint8_t alert[] = {0x15, 3, 1, 0, 2, 2, 70}; /* protocol_version */
+	bool refused = first >> 16 == 0x1503;
+	uint8_t *room;
+
+	if (first >> 16 != 0x1603 && !refused)
+		return false;
+	if (!refused && (room = net_reserve(link->net, sizeof(alert)))) {
+		memcpy(room, alert, sizeof(alert));
+		(void)net_commit(link->net, sizeof(alert));
+		net_push(link->net);
+	}
+	rpc_link_stranger(link,
+		"it speaks TLS, and this engine has no key: set cluster.psk_file here to the file of that cluster");
+	return true;
+}
+
 static void rpc_link_frames(struct rpc_link *link)
 {
 	while (!link->closed) {
@@ -95,6 +116,8 @@ static void rpc_link_frames(struct rpc_link *link)
 		}
 		memcpy(&length, bytes, 4);
 		length = ntohl(length);
+		if (!link->up && rpc_link_tls(link, length))
+			return;
 		if (length == 0 || length > max) {
 			rpc_link_bad(
 				link, "a message of %u bytes, at most %u are served", length, max);
@@ -195,18 +218,41 @@ void rpc_link_close(struct rpc_link *link)
 	rpc_link_end(link, ECONNABORTED);
 }
 
-void rpc_link_bad(struct rpc_link *link, const char *format, ...)
+/* True once for each address, as far as they are remembered. */
+static bool rpc_link_logs(const struct rpc_link *link)
 {
 	struct rpc *rpc = link->control->rpc;
 	uint64_t hash = rpc_text_hash(link->from);
+	bool fresh = rpc->bad_logged[hash % RPC_BAD_REMEMBERED] != hash;
+
+	rpc->bad_logged[hash % RPC_BAD_REMEMBERED] = hash;
+	return fresh;
+}
+
+/* The other end does not belong: closes the link. */
+static void rpc_link_stranger(struct rpc_link *link, const char *why)
+{
+	if (link->closed)
+		return;
+	link->control->counter[COUNTER_strangers_refused]++;
+	if (link->dial)
+		snprintf(link->dial->insecure, sizeof(link->dial->insecure), "%s", why);
+	if (rpc_link_logs(link))
+		log_error(
+			"no link with %s: %s. Further messages about that address are only counted",
+			link->from, why);
+	rpc_link_end(link, EACCES);
+}
+
+void rpc_link_bad(struct rpc_link *link, const char *format, ...)
+{
 	char text[256];
 	va_list args;
 
 	if (link->closed)
 		return;
 	link->control->counter[COUNTER_messages_bad]++;
-	if (rpc->bad_logged[hash % RPC_BAD_REMEMBERED] != hash) {
-		rpc->bad_logged[hash % RPC_BAD_REMEMBERED] = hash;
+	if (rpc_link_logs(link)) {
 		va_start(args, format);
 		text_vfit(text, sizeof(text), format, args);
 		va_end(args);
@@ -215,6 +261,24 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 			link->from, text, (int)link->control->settings->cluster_port);
 	}
 	rpc_link_end(link, EPROTO);
+}
+
+/* Closes the links whose key is no longer one of this engine. They are dialled again. */
+static void rpc_links_verify(struct control *control)
+{
+	struct rpc_link *link;
+	char why[SECURE_WHY_BYTES];
+
+again:
+	LIST_FOREACH (link, &control->rpc->links, next) {
+		struct ssl_st *ssl = net_session(link->net);
+
+		if (link->closed || !ssl || secure_proven(ssl, why))
+			continue;
+		log_info("the link with %s is closed: %s. It is dialled again", link->from, why);
+		rpc_link_close(link); /* others may go with it */
+		goto again;
+	}
 }
 
 void rpc_link_up(struct rpc_link *link)
@@ -259,6 +323,10 @@ static void rpc_link_failed(void *context, int error)
 
 	if (link->closed)
 		return;
+	if (*net_why(link->net)) {
+		rpc_link_stranger(link, net_why(link->net));
+		return;
+	}
 	if (error == ECONNRESET && link->dial && link->connected && !link->up)
 		rpc_dial_unanswered(link);
 	rpc_link_end(link, error);
@@ -280,6 +348,8 @@ struct rpc_link *rpc_link_open(
 	link->dial = dial;
 	link->connected = dial == NULL;
 	link->net = net;
+	if (control->secure && !net_secure(net, secure_session(control, dial == NULL)))
+		goto no_deadline;
 	snprintf(link->from, sizeof(link->from), "%s", from);
 	link->deadline = net_timer_new(control->base, false, rpc_link_deadline, link);
 	if (!link->deadline)
@@ -658,6 +728,30 @@ void rpc_port_close(struct control *control)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
+/* Makes room for one more link without a Hello. */
+static void rpc_strangers_bound(struct rpc *rpc, const char *from)
+{
+	struct rpc_link *link, *oldest = NULL, *oldest_here = NULL;
+	unsigned all = 0, here = 0;
+
+	LIST_FOREACH (link, &rpc->links, next) { /* the newest is the first */
+		if (link->dial || link->up || link->closed)
+			continue;
+		all++;
+		oldest = link;
+		if (strcmp(link->from, from) == 0) {
+			here++;
+			oldest_here = link;
+		}
+	}
+	if (here >= RPC_STRANGERS_ADDRESS_MAX)
+		oldest = oldest_here;
+	else if (all < RPC_STRANGERS_MAX)
+		return;
+	oldest->control->counter[COUNTER_strangers_evicted]++;
+	rpc_link_close(oldest);
+}
+
 static void rpc_listen_accepted(
 	void *context, struct net_link *net, const struct sockaddr *address, socklen_t bytes)
 {
@@ -673,6 +767,7 @@ static void rpc_listen_accepted(
 		net_close(net);
 		return;
 	}
+	rpc_strangers_bound(control->rpc, from);
 	link = rpc_link_open(control, net, NULL, from);
 	if (link)
 		link->far = !address_loopback(address);
@@ -752,8 +847,10 @@ int rpc_open(struct control *control)
 		return -ENOMEM;
 	control->rpc = rpc;
 	rpc_addresses_look(control, net_now());
+	secure_watch(control, rpc_links_verify);
 	status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
+		secure_watch(control, NULL);
 		free(rpc);
 		control->rpc = NULL;
 	}
@@ -779,6 +876,7 @@ void rpc_close(struct control *control)
 
 	if (!rpc)
 		return;
+	secure_watch(control, NULL);
 	rpc_quiet(control);
 	while (!LIST_EMPTY(&rpc->dials))
 		rpc_dial_stop(LIST_FIRST(&rpc->dials));

@@ -20,6 +20,7 @@
 #include "engine/control/base/control.h"
 #include "engine/control/net/address.h"
 #include "engine/control/net/net.h"
+#include "engine/control/net/secure.h"
 
 /* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
 #define RPC_HELLO_BYTES_MAX (128u << 10)
@@ -36,6 +37,12 @@
 /* a link that was up longer than this is dialled again at once after it closed */
 #define RPC_STEADY_NS 1000000000ull
 #define RPC_ADDRESS_NS 2000000000ull /* between two looks at the addresses of this host */
+/*
+ * Accepted links without a Hello, in all and from one address; the oldest makes room. A Hello takes
+ * milliseconds, so strangers do not keep engines out.
+ */
+#define RPC_STRANGERS_MAX 512
+#define RPC_STRANGERS_ADDRESS_MAX 256
 
 struct member;
 struct rpc_dial;
@@ -67,11 +74,12 @@ struct rpc_dial {
 	uint16_t port;
 	void *owner; /* the struct member or struct member_seed that is dialled */
 	bool seed;
-	unsigned fails;          /* number of attempts in a row that failed */
-	int error;               /* errno of the last one that failed */
-	bool reached;            /* it was connected when it failed */
-	char at[NAME_BYTES_MAX]; /* address of the last attempt; "": none */
-	char unresolved[64];     /* why the name has no address; "": it has one */
+	unsigned fails;                  /* number of attempts in a row that failed */
+	int error;                       /* errno of the last one that failed */
+	bool reached;                    /* it was connected when it failed */
+	char at[NAME_BYTES_MAX];         /* address of the last attempt; "": none */
+	char unresolved[64];             /* why the name has no address; "": it has one */
+	char insecure[SECURE_WHY_BYTES]; /* why TLS failed; with the error EACCES */
 	/* number of Hellos that the other end answered by closing the link, up to a limit */
 	unsigned unanswered;
 	/* number of attempts; modulo `addresses` it is the next address of a host name */

@@ -317,6 +317,10 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	if (s->keeper_gone)
 		finding_add(ret, FINDING_keeper_gone,
 			"the keeper of this engine has ended: nothing starts the engine again, and its pages end with it; end it and start a keeper when that suits");
+	if (s->unsecured)
+		finding_add(ret, FINDING_unsecured,
+			"links between engines are unsecured: any process that reaches port %d can join and change pages. Set cluster.psk_file (peercachectl keygen), or cluster.security = none",
+			(int)s->settings->cluster_port);
 	if (s->stopping)
 		finding_add(ret, FINDING_stopping, "the engine is stopping");
 	if (s->directory.moving)

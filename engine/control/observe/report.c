@@ -332,6 +332,8 @@ static void report_engine(struct json *j, const struct snapshot *s, uint64_t now
 	json_count(j, "abi", ABI_VERSION);
 	json_count(j, "wire", WIRE_VERSION);
 	json_string(j, "cluster", s->cluster);
+	json_string(j, "security", s->security);
+	json_flag(j, "unsecured", s->unsecured);
 	json_hex(j, "incarnation", s->incarnation);
 	json_number(j, "pid", s->pid);
 	json_count(j, "time_ms", s->unix_ms);

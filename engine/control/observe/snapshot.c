@@ -15,6 +15,7 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/net/secure.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/pages.h"
@@ -286,6 +287,8 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->control_core = control->plan.control_core;
 	ret->stopping = control->stopping;
 	ret->keeper_gone = control->keeper_gone;
+	ret->security = secure_word(control);
+	ret->unsecured = secure_missing(control);
 	ret->addresses_gone = control->rpc ? control->rpc->addresses_gone : 0;
 	ret->registering = control->exporting;
 	ret->memory_bytes = control->memory_bytes;

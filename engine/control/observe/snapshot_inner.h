@@ -116,6 +116,8 @@ struct snapshot {
 	uint64_t incarnation;
 	int pid, control_core;
 	bool stopping, keeper_gone;
+	const char *security;    /* of links between engines: secure_word() */
+	bool unsecured;          /* secure_missing() */
 	unsigned addresses_gone; /* bits of addresses_here(): net/address.h */
 	bool registering;        /* control.exporting: it has not joined the cluster */
 	uint64_t memory_bytes, populated_bytes; /* as in struct control */

@@ -19,8 +19,9 @@ const FINDING_WORDS = {
   absence_unproven: "absent keys are unreachable", directory_behind: "an owner lacks entries",
   statistics_refused: "client statistics refused", seeds_unmet: "alone: no seed answers",
   seed_silent: "a seed leads to no member", engine_refused: "an engine is refused",
-  client_refused: "a client is refused", client_denied: "a client may not do that", keeper_gone: "the keeper has ended",
-  address_gone: "an address of this host is gone",
+  client_refused: "a client is refused", client_denied: "a client may not do that",
+  keeper_gone: "the keeper has ended", address_gone: "an address of this host is gone",
+  unsecured: "links are unsecured",
 };
 
 function wordsOfFinding(finding) {

@@ -275,6 +275,7 @@ function showAll(report) {
   const f = {report, rails: railFigures(report), cores: coreFigures(report)};
   setText(id("engine"), `${wordsOfName(report.name)}, cluster ` +
     `${wordsOfName(report.cluster)}, version ${wordsOfName(report.version)}`);
+  id("security").hidden = !report.unsecured;
   setText(id("window"), sinceOf(report));
   showMembers(members, report);
   showHits(report);

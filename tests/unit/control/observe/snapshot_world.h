@@ -55,6 +55,7 @@ static inline void sample_healthy(struct snapshot *s)
 	sample_member(s, "host:1", SNAPSHOT_UP);
 	sample_member(s, "host:2", SNAPSHOT_UP);
 	sample_member(s, "host:3", SNAPSHOT_UP);
+	s->security = "key";
 	s->rails = s->poll_cores = 2;
 	for (unsigned r = 0; r < s->rails; r++) {
 		struct snapshot_rail *rail = &s->rail[r];

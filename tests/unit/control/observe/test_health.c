@@ -297,6 +297,14 @@ static void the_states_of_the_engine_are_findings(void **state)
 		FINDING_COUNT);
 	setup(NULL);
 	lose_addresses();
+	s.addresses_gone = 0;
+	s.unsecured = true;
+	make();
+	only(FINDING_unsecured,
+		"links between engines are unsecured: any process that reaches port 0 can join and change pages. Set cluster.psk_file (peercachectl keygen), or cluster.security = none",
+		FINDING_COUNT);
+	setup(NULL);
+	lose_addresses();
 	s.addresses_gone = 1u << ADDRESS_SOFT;
 	make();
 	only(FINDING_address_gone,
@@ -432,7 +440,7 @@ static void everything_wrong(void)
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "gone", s.members % 2 ? SNAPSHOT_DOWN : SNAPSHOT_SILENT);
 	strcpy(s.member[1].software, "2");
-	s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
+	s.unsecured = s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
 	lose_addresses();
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};

@@ -239,7 +239,8 @@ static void named(struct member_record *record, const char *name, const char *ad
 
 static int setup(void **state)
 {
-	static const struct settings settings = {.cluster_id = "blue"};
+	static const struct settings settings = {
+		.cluster_id = "blue", .cluster_address = "127.0.0.1"};
 	const struct pool_options options = {.bytes = 4u << 20, .numa_node = -1};
 
 	(void)state;

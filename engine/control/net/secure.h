@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who may talk to this engine: TLS 1.3 on the links between engines, with a pre-shared key
+ * (cluster.psk_file). A helper thread reads the file again when it has changed, or when SIGHUP
+ * came; links that were made with a key that is no longer in it are closed. Control plane's thread
+ * only.
+ *
+ * A key proves that the other end belongs to the cluster, not its name. Both ends of a link have
+ * the same key, so a message can come back to its sender: the Hello behind the handshake has the
+ * sender's incarnation, and an engine takes no link with itself (RFC 9257, section 4.1).
+ */
+#ifndef CONTROL_SECURE_H
+#define CONTROL_SECURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct control;
+struct ssl_st;
+
+#define SECURE_WHY_BYTES 200
+/* limit of the bytes that a handshake takes from the other end, whatever it sends */
+#define SECURE_HANDSHAKE_BYTES (64u << 10)
+
+/*
+ * Reads what the settings name. control->secure is NULL: links are in clear text. Returns 0 or
+ * -errno after logging.
+ */
+int secure_open(struct control *control);
+void secure_close(struct control *control);
+/* For --check: what secure_open() would say. */
+int secure_check(struct control *control);
+/* Reads the files again soon, also if they have not changed. Any thread, and signal handlers. */
+void secure_reload(struct control *control);
+
+/* `changed` is called after other keys were read: links may have lost theirs. NULL: no call. */
+void secure_watch(struct control *control, void (*changed)(struct control *control));
+
+/* How links are secured, as a word: "none" or "key". Fixed while the engine runs. */
+const char *secure_word(const struct control *control);
+/* Links with other hosts are in clear text, and no setting says that this is wanted. */
+bool secure_missing(const struct control *control);
+
+/* A TLS session for one connection, for net_secure(). NULL: no memory. */
+struct ssl_st *secure_session(struct control *control, bool accepted);
+/* The handshake has ended well: is the other end one that belongs? Else `why` says why not. */
+bool secure_proven(struct ssl_st *ssl, char why[SECURE_WHY_BYTES]);
+/*
+ * Why the last call on the session failed, in words. True: what came is no TLS.
+ */
+bool secure_failed(struct ssl_st *ssl, char why[SECURE_WHY_BYTES]);
+
+#endif

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster with a key (cluster.psk_file) takes nothing from a stranger, and both sides say why."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import tempfile
+import time
+
+import secured
+from secured import harness
+
+
+class Secured(harness.ClusterTest):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="peercache-security-")
+        self.addCleanup(harness.remove_folder, self.folder)
+        self.key = os.path.join(self.folder, "key")
+        self.line = secured.keygen(self.key)
+
+    def secured(self, nodes, settings=()):
+        return self.start(nodes, pool_bytes="16MiB", settings=[
+            "engine.huge_pages=no", f"cluster.psk_file={self.key}", *settings])
+
+    def engine(self, port, *settings, expect=None):
+        """An engine of its own that dials the port; its log, and the process."""
+        log = os.path.join(self.folder, f"log{len(os.listdir(self.folder))}")
+        command = [harness.program("engine/peercache-engine")]
+        for value in (f"engine.socket={log}.sock", "engine.pool_bytes=16MiB", "metrics.port=0",
+                      "engine.huge_pages=no", f"cluster.port={harness.cluster.free_port()}",
+                      f"cluster.seeds=127.0.0.1:{port}", *settings):
+            command += ["--set", value]
+        with open(log, "w", encoding="utf-8") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        return log, process
+
+    def said(self, log, words, seconds=60):
+        def found():
+            with open(log, encoding="utf-8") as file:
+                return words in file.read()
+        harness.wait_for(found, seconds, f"{log} has: {words}")
+
+    def refused(self, engines, i=0):
+        return engines.status(i)["counters"]["strangers_refused"]
+
+    def outside(self, engines, words):
+        """The stranger is no member, nothing came of it, and the log of the engine says why."""
+        harness.wait_for(lambda: words in engines.log(0), 30, f"the log has: {words}")
+        self.assertEqual([len(engines.status(i)["members"]) for i in range(engines.nodes)],
+                         [engines.nodes] * engines.nodes)
+
+
+class Strangers(Secured):
+    def test_clear_text_is_refused_and_answered(self):
+        engines = self.secured(2)
+        got, seconds = secured.answer(engines.port[0], secured.hello())
+        self.assertEqual(got, secured.PLAIN_REFUSED)
+        self.assertLess(seconds, secured.REFUSED_SECONDS * harness.SLOW)
+        self.outside(engines, "it speaks no TLS")
+        self.assertEqual(self.refused(engines), 1)
+
+    def test_stock_programs_are_refused(self):
+        engines = self.secured(1)
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x02\x12\0", os.urandom(600), b"\xff" * 64):
+            _, seconds = secured.answer(engines.port[0], data)
+            self.assertLess(seconds, secured.REFUSED_SECONDS * harness.SLOW, data[:8])
+        for version, error in ((ssl.TLSVersion.TLSv1_3, "HANDSHAKE_FAILURE"),
+                               (ssl.TLSVersion.TLSv1_2, "PROTOCOL_VERSION")):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.maximum_version = version
+            with self.assertRaisesRegex(ssl.SSLError, error), \
+                    socket.create_connection(("127.0.0.1", engines.port[0])) as link:
+                context.wrap_socket(link)
+        self.assertEqual(self.refused(engines), 6)
+        self.outside(engines, "no link with 127.0.0.1")
+
+    def test_another_key_is_refused_and_the_logs_name_the_remedy(self):
+        engines, other = self.secured(2), os.path.join(self.folder, "other")
+        secured.keygen(other)
+        log, _ = self.engine(engines.port[0], f"cluster.psk_file={other}")
+        self.said(log, "it refuses the key of this engine")
+        self.outside(engines, "its key is not in cluster.psk_file here")
+
+    def test_an_engine_without_a_key_says_what_it_lacks(self):
+        engines = self.secured(2)
+        log, _ = self.engine(engines.port[0])
+        self.said(log, "it speaks TLS, and this engine has no key")
+        self.outside(engines, "it speaks no TLS")
+
+    def test_an_engine_with_a_key_does_not_speak_clear_text(self):
+        engines = self.start(2, pool_bytes="16MiB", settings=["engine.huge_pages=no",
+                                                              "cluster.security=none"])
+        log, _ = self.engine(engines.port[0], f"cluster.psk_file={self.key}")
+        self.said(log, "it takes clear text only")
+        self.outside(engines, "it speaks TLS, and this engine has no key")
+
+    def test_what_was_sent_before_opens_nothing(self):
+        engines = self.secured(1)
+        between = secured.Between(engines.port[0])
+        log, process = self.engine(between.port, f"cluster.psk_file={self.key}")
+        self.said(log, "joined")
+        process.terminate()
+        harness.ended(process)
+        between.close()
+        before = self.refused(engines)
+        taken = [bytes(sent) for sent in between.sent if len(sent) > 400]
+        self.assertTrue(taken, "the engine has dialled through the port")
+        for data in taken:
+            secured.answer(engines.port[0], data)
+        harness.wait_for(lambda: self.refused(engines) == before + len(taken), 30, "refusals")
+
+    def test_an_engine_takes_no_link_with_itself(self):
+        """RFC 9257, 4.1: what is between the engines leads a dial back to who dialled."""
+        engines = self.secured(1)
+        between = secured.Between(0)
+        self.addCleanup(between.close)
+        port = harness.cluster.free_port()
+        between.to = port
+        log, _ = self.engine(between.port, f"cluster.psk_file={self.key}", "log.level=debug",
+                             f"cluster.port={port}")
+        harness.wait_for(lambda: between.sent and len(between.sent[0]) > 400, 30, "Hellos")
+        done = harness.run([harness.program("tools/peercachectl"), "--socket", log + ".sock",
+                            "members"], capture_output=True, text=True)
+        self.assertIn("1 up", done.stdout)
+        self.assertEqual(len(engines.status(0)["members"]), 1)
+
+    def test_bytes_that_come_slowly_end_in_time(self):
+        engines = self.secured(1)
+        begun = time.monotonic()
+        with socket.create_connection(("127.0.0.1", engines.port[0])) as link, \
+                contextlib.suppress(ConnectionError):
+            link.settimeout(0.1)
+            for byte in b"\x16\x03\x01\x40" + bytes(1000):
+                link.sendall(bytes([byte]))
+                with contextlib.suppress(TimeoutError):
+                    if not link.recv(100):
+                        break
+        self.assertLess(time.monotonic() - begun, 8 * harness.SLOW)
+
+    def test_a_handshake_takes_no_more_bytes_than_a_small_one_needs(self):
+        engines = self.secured(1)
+        record = b"\x16\x03\x03" + struct.pack(">H", 16000)
+        first = b"\x01" + struct.pack(">I", 1 << 17)[1:] + bytes(16000 - 4)
+        sent = record + first + (record + bytes(16000)) * 16
+        _, seconds = secured.answer(engines.port[0], sent)
+        self.assertLess(seconds, secured.REFUSED_SECONDS * harness.SLOW)
+        self.assertEqual(self.refused(engines), 1)
+
+
+class Keys(Secured):
+    def test_keys_are_changed_under_load(self):
+        """Both orders: the new key comes second, then first, then alone; a get misses nothing."""
+        engines = self.secured(3)
+        other = os.path.join(self.folder, "other")
+        new = secured.keygen(other)
+        ctl = [harness.program("tools/peercachectl"), "--socket"]
+        harness.run([*ctl, engines.sockets[0], "put", "k", "--string", "v"], check=True)
+        numbers = []
+        for lines in ((self.line, new), (new, self.line), (new,)):
+            secured.write_keys(self.key, *lines)
+            for process in engines.process:
+                process.send_signal(signal.SIGHUP)
+            numbers.append(len(lines))
+            what = f"cluster.psk_file: {len(lines)} key"
+            harness.wait_for(lambda: all(engines.log(i).count(what) == numbers.count(len(lines)) +
+                                         (len(lines) == 1) for i in range(3)), 60, what)
+            for socket_ in engines.sockets:
+                done = harness.run([*ctl, socket_, "get", "k"], capture_output=True, text=True)
+                self.assertEqual(done.stdout, "v", done.stderr)
+            self.assertEqual([len(engines.status(i)["members"]) for i in range(3)], [3] * 3)
+        died = [engines.status(i)["counters"]["members_died"] for i in range(3)]
+        self.assertEqual(died, [0, 0, 0])
+        old = os.path.join(self.folder, "old")
+        secured.write_keys(old, self.line)
+        log, _ = self.engine(engines.port[0], f"cluster.psk_file={old}")
+        self.said(log, "it refuses the key of this engine")
+
+    def test_a_link_with_a_key_that_was_taken_out_ends(self):
+        engines = self.secured(1)
+        log, _ = self.engine(engines.port[0], f"cluster.psk_file={self.copy()}",
+                             "cluster.dead_after_ms=1000")
+        engines.wait_members(2)
+        other = os.path.join(self.folder, "other")
+        secured.write_keys(self.key, secured.keygen(other))
+        harness.wait_for(lambda: "its key is no longer in cluster.psk_file" in engines.log(0), 30,
+                         "the link is closed")
+        self.said(log, "it refuses the key of this engine")
+
+    def copy(self):
+        path = os.path.join(self.folder, "copy")
+        secured.write_keys(path, self.line)
+        return path
+
+    def test_a_file_that_becomes_wrong_changes_nothing(self):
+        engines = self.secured(2)
+        os.chmod(self.key, 0o644)
+        secured.write_keys(self.key + "2", "no key\n")
+        os.rename(self.key + "2", self.key)
+        harness.wait_for(lambda: "is no key" in engines.log(0), 30, "an error in the log")
+        self.assertEqual([len(engines.status(i)["members"]) for i in range(2)], [2, 2])
+
+    def test_settings_that_do_not_fit_are_refused(self):
+        readable = os.path.join(self.folder, "readable")
+        secured.keygen(readable)
+        os.chmod(readable, 0o644)
+        for settings, words in (
+                (["cluster.security=required"], "peercachectl keygen"),
+                (["cluster.security=none", f"cluster.psk_file={self.key}"], "take one of them out"),
+                ([f"cluster.psk_file={readable}"], "chmod 600"),
+                (["cluster.psk_file=/nowhere/key"], "No such file")):
+            command = [harness.program("engine/peercache-engine"), "--check"]
+            for value in settings:
+                command += ["--set", value]
+            done = harness.run(command, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+
+    def test_keygen_makes_a_file_for_its_owner_and_overwrites_none(self):
+        self.assertEqual(os.stat(self.key).st_mode & 0o777, 0o600)
+        self.assertRegex(self.line, r"^[0-9a-f]{64}\n$")
+        done = harness.run([harness.program("tools/peercachectl"), "keygen", self.key],
+                           capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("not overwritten", done.stderr)
+        with open(self.key, encoding="ascii") as file:
+            self.assertIn(self.line, file.read())
+
+    def test_the_key_is_nowhere_else(self):
+        engines = self.secured(1)
+        harness.run([harness.program("tools/peercachectl"), "--socket", engines.sockets[0],
+                     "put", "k", "--string", "v"], check=True)
+        report = harness.run([harness.program("tools/peercachectl"), "--socket",
+                              engines.sockets[0], "--json", "status"], capture_output=True)
+        key = self.line.strip()
+        for text in (report.stdout, engines.log(0).encode()):
+            self.assertNotIn(key.encode(), text)
+            self.assertNotIn(bytes.fromhex(key), text)
+        with open(f"/proc/{engines.process[0].pid}/environ", "rb") as file:
+            self.assertNotIn(key.encode(), file.read())
+
+
+class Wire(Secured):
+    """What a process that sees all packets of a cluster finds in them."""
+
+    def captured(self, *settings):
+        """The packets between two engines while one stores a page and the other reads it."""
+        try:
+            capture = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+        except PermissionError:
+            self.skipTest("skipped: needs the right to see packets (CAP_NET_RAW)")
+        capture.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+        with capture:
+            engines = self.start(2, pool_bytes="16MiB",
+                                 settings=["engine.huge_pages=no", *settings])
+            ctl = [harness.program("tools/peercachectl"), "--socket"]
+            harness.run([*ctl, engines.sockets[0], "put", "key-in-clear", "--string",
+                         "value-in-clear"], check=True)
+            told = harness.run([*ctl, engines.sockets[1], "explain", "key-in-clear"],
+                               capture_output=True, text=True)
+            harness.run([*ctl, engines.sockets[1], "get", "key-in-clear"], check=True,
+                        capture_output=True)
+            ports, seen = {struct.pack(">H", port) for port in engines.port}, bytearray()
+            capture.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while packet := capture.recv(1 << 17):
+                    head = 4 * (packet[0] & 15)
+                    tcp = packet[head:]
+                    if packet[9:10] == b"\6" and ports & {tcp[0:2], tcp[2:4]}:
+                        seen += tcp[4 * (tcp[12] >> 4):]
+            number = re.search(r"[0-9a-f]{32}", told.stdout)[0]
+            names = [f"127.0.0.1:{port}".encode() for port in engines.port]
+            self.stop_cleanly(engines)
+        halves = [bytes.fromhex(number)[i:i + 8] for i in (0, 8)]
+        keys = [*halves, *(half[::-1] for half in halves)]
+        return bytes(seen), [*names, b"cluster.replicas = 2", b"cluster.id"], keys
+
+    def test_links_with_a_key_show_no_name_and_no_page_key(self):
+        seen, words, keys = self.captured("cluster.security=none")
+        for word in words:
+            self.assertIn(word, seen, "the capture finds what is in clear text")
+        self.assertTrue(any(key in seen for key in keys))
+        seen, words, keys = self.captured(f"cluster.psk_file={self.key}")
+        self.assertGreater(len(seen), 2000)
+        for word in words + keys:
+            self.assertNotIn(word, seen)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -184,6 +184,7 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
  * The address of a QP, for the other end of the connection. It is sent as plain bytes;
  * dv_qp_connect() checks it.
  */
+#define DV_TOKEN_BYTES 16
 struct dv_address {
 	uint8_t version; /* version of the address: 1 */
 	uint8_t kind;    /* kind of the port's network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
@@ -196,8 +197,13 @@ struct dv_address {
 	uint16_t tcp_port; /* TCP port on which a software NIC listens; 0: it uses the shm link */
 	/* GID; of a software NIC over TCP its IP (v4-mapped), over shm its number */
 	uint8_t gid[16];
+	/*
+	 * Of a software NIC over TCP: 128 random bits of this QP, which each request to it has.
+	 * Secret: with it a host reads what the QP serves, until the QP is destroyed.
+	 */
+	uint8_t token[DV_TOKEN_BYTES];
 };
-static_assert(sizeof(struct dv_address) == 32, "sent in QpEnd.address");
+static_assert(sizeof(struct dv_address) == 48, "sent in QpEnd.address");
 
 void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
 uint32_t dv_qp_number(const struct dv_qp *qp);

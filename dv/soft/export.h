@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "config/limits.h"
+#include "dv/setup.h"
 
 #define SOFT_SLOT_BITS 13u
 /* a QP number is generation << SOFT_SLOT_BITS | slot of the table; slot 0 is unused */
@@ -37,6 +38,7 @@ struct soft_export_qp {
 	uint32_t peer_qpn;
 	uint32_t peer_psn;
 	uint32_t psn;
+	uint8_t token[DV_TOKEN_BYTES]; /* with the TCP link, of the QP; else 0 */
 };
 
 struct soft_export {
@@ -45,9 +47,9 @@ struct soft_export {
 	struct soft_export_qp qps[SOFT_QPS_MAX];
 	struct soft_export_mr mrs[SOFT_MRS_MAX];
 };
-/* the bytes "pexport1"; they change with the layout of the table */
-#define SOFT_EXPORT_MAGIC 0x3174726f70786570ull
-static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 16,
+/* the bytes "pexport2"; they change with the layout of the table */
+#define SOFT_EXPORT_MAGIC 0x3274726f70786570ull
+static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 32,
 	"two processes of one build agree");
 
 /*

@@ -76,6 +76,7 @@ struct dv_soft_stats {
 	/* QPs whose doorbell record was ahead of their last doorbell when dv_soft_stats() was
 	 * called */
 	uint64_t missing_doorbells;
+	uint64_t strangers;  /* requests over TCP without the token of their QP */
 	uint64_t unmappable; /* requests of peers for memory that was registered without a memfd */
 	char reason[120];    /* text of the last error counted above; "": no error */
 };

@@ -21,6 +21,7 @@
 #include "dv/soft/tcp.h"
 
 #define CONNECT_AGAIN_NS 10000000u
+#define STRANGER_NS 2000000000u /* a connection over TCP shows a token within this time */
 
 /* ---- peers: setup callers and steps ---------------------------------------------------------- */
 
@@ -59,7 +60,8 @@ int soft_link_connect(struct dv_qp *qp)
 		pthread_mutex_init(&peer->rx_lock, NULL);
 		peer->next = nic->peers;
 		nic->peers = peer;
-		peer->wanted = true;
+		/* over TCP when there is a request: its token is what the other end waits for */
+		peer->wanted = !nic->tcp;
 		soft_link_wake(nic);
 	}
 	peer->references++;
@@ -162,6 +164,25 @@ static void tend_peers(struct dv_device *nic, struct watch *w)
 	}
 }
 
+/* Closes the connections marked `gone`; with `all`, because the NIC is closed, every connection. */
+static void close_conns(struct dv_device *nic, bool all)
+{
+	struct soft_conn **at = &nic->conns;
+
+	while (*at) {
+		struct soft_conn *conn = *at;
+
+		if (!all && !conn->gone) {
+			at = &conn->next;
+			continue;
+		}
+		*at = conn->next;
+		close(conn->fd);
+		free(conn->serve);
+		free(conn);
+	}
+}
+
 static void gather(struct dv_device *nic, struct watch *w)
 {
 	w->count = 0;
@@ -181,6 +202,13 @@ static void gather(struct dv_device *nic, struct watch *w)
 		watch(w, peer->fd, events, NULL, peer);
 	}
 	soft_unlock(nic);
+	if (nic->tcp) {
+		int due_ms = soft_serve_tend(nic);
+
+		if (due_ms >= 0 && (w->timeout_ms < 0 || due_ms < w->timeout_ms))
+			w->timeout_ms = due_ms;
+		close_conns(nic, false);
+	}
 	for (struct soft_conn *conn = nic->conns; conn; conn = conn->next)
 		watch(w, conn->fd, conn->serve ? soft_serve_events(conn->serve) : POLLIN, conn,
 			NULL);
@@ -203,27 +231,9 @@ static void accept_conns(struct dv_device *nic)
 		if (nic->tcp)
 			setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 		conn->fd = fd;
+		conn->until_ns = clock_monotonic_ns() + STRANGER_NS;
 		conn->next = nic->conns;
 		nic->conns = conn;
-	}
-}
-
-/* Closes the connections marked `gone`; with `all`, because the NIC is closed, every connection. */
-static void close_conns(struct dv_device *nic, bool all)
-{
-	struct soft_conn **at = &nic->conns;
-
-	while (*at) {
-		struct soft_conn *conn = *at;
-
-		if (!all && !conn->gone) {
-			at = &conn->next;
-			continue;
-		}
-		*at = conn->next;
-		close(conn->fd);
-		free(conn->serve);
-		free(conn);
 	}
 }
 

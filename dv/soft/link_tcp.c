@@ -162,6 +162,7 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 	if (!at)
 		return SOFT_RETRY;
 	soft_ask_of(qp, op, &request.ask);
+	memcpy(request.token, qp->remote.token, DV_TOKEN_BYTES);
 	op->id = ++nic->id_last << SOFT_SLOT_BITS | qp->qpn % SOFT_QPS_MAX;
 	op->sent_ns = soft_step_ns(nic);
 	request.id = op->id;

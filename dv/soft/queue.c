@@ -242,6 +242,10 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	memset(qp, 0, sizeof(*qp));
 	qp->ops = nic->ops;
 	qp->nic = nic;
+	if (nic->tcp && getrandom(qp->token, DV_TOKEN_BYTES, 0) != DV_TOKEN_BYTES) {
+		free(qp);
+		return dv_fail(-EIO, "%s: no random bytes for a queue pair: %m", nic->name);
+	}
 	qp->wqe_cnt = round_up_power(depth);
 	qp->buf = zeroed_pages((size_t)qp->wqe_cnt * DV_WQEBB);
 	qp->record = zeroed_pages(2 * sizeof(__be32));
@@ -285,6 +289,7 @@ void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 		.psn = qp->psn,
 		.tcp_port = nic->tcp_port};
 	memcpy(ret_address->gid, nic->gid, sizeof(nic->gid));
+	memcpy(ret_address->token, qp->token, DV_TOKEN_BYTES);
 }
 
 static void show(struct dv_qp *qp)
@@ -295,6 +300,7 @@ static void show(struct dv_qp *qp)
 	entry->peer_qpn = qp->remote.qpn;
 	entry->peer_psn = qp->remote.psn;
 	entry->psn = qp->psn;
+	memcpy(entry->token, qp->token, DV_TOKEN_BYTES);
 	dv_guard_open(&entry->qpn, qp->qpn);
 	soft_world_done();
 }
@@ -376,6 +382,8 @@ static void take_away(struct dv_qp *qp)
 	qp->cq = NULL; /* from here on no CQE of this QP is written */
 	soft_flush(qp);
 	soft_link_disconnect(qp);
+	nic->qps_gone =
+		true; /* soft_link_disconnect() or the next event wakes the service thread */
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
 	for (unsigned i = 0; i < nic->qp_count; i++)
 		if (nic->qps[i] == qp)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "config/clock.h"
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
@@ -30,6 +31,7 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #define SEND_PARTS 32u
 /* rounds of receiving and sending for one connection before others are served */
 #define TURNS_MAX 64u
+#define STRANGERS_MAX 64u /* connections without a token; the oldest make room */
 
 struct pending {
 	struct tcp_answer answer;
@@ -162,20 +164,59 @@ static int send_some(struct dv_device *nic, struct soft_conn *conn)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static enum soft_result check(struct dv_device *nic, const struct soft_ask *ask)
+/* Has the request the token of the QP that it names? The time of the comparison tells nothing. */
+static bool token_fits(const struct soft_export_qp *qp, const struct tcp_request *request)
 {
+	uint8_t differs = 0;
+
+	for (unsigned i = 0; i < DV_TOKEN_BYTES; i++)
+		differs |= qp->token[i] ^ request->token[i];
+	return !differs;
+}
+
+/* The first request with a token: the connection belongs to the NIC that its QP is connected to. */
+static void conn_prove(struct dv_device *nic, struct soft_conn *conn, uint32_t qpn)
+{
+	const struct dv_qp *qp;
+
+	soft_lock(nic);
+	qp = soft_qp_find(nic, qpn);
+	if (qp) {
+		memcpy(conn->gid, qp->remote.gid, sizeof(conn->gid));
+		conn->tcp_port = qp->remote.tcp_port;
+	}
+	soft_unlock(nic);
+}
+
+/* SOFT_DEAD: the request lacks the token of its QP. SOFT_RETRY: no QP has that number now. */
+static enum soft_result check(
+	struct dv_device *nic, struct soft_conn *conn, const struct tcp_request *request)
+{
+	uint32_t qpn = request->ask.dest_qpn;
+	const struct soft_export_qp *qp = &nic->table->qps[qpn % SOFT_QPS_MAX];
 	struct soft_export_mr mr;
-	enum soft_result result;
+	enum soft_result result = SOFT_DEAD;
 
 	soft_world_read();
-	result = soft_mr_check(nic->table, ask, &mr);
+	if (dv_guard_load(&qp->qpn) != qpn || !dv_guard_held(&qp->qpn, qpn))
+		result = SOFT_RETRY;
+	else if (token_fits(qp, request))
+		result = soft_mr_check(nic->table, &request->ask, &mr);
 	soft_world_done();
+	if (result == SOFT_DEAD) {
+		soft_lock(nic);
+		soft_blame(nic, &nic->stats.strangers,
+			"a request over TCP has not the token of queue pair 0x%x", qpn);
+		soft_unlock(nic);
+	} else if (result != SOFT_RETRY && !conn->tcp_port)
+		conn_prove(nic, conn, qpn);
 	return result;
 }
 
 /* Takes one request, for whose answer there is room. False: it is invalid. */
-static bool take_request(struct dv_device *nic, struct soft_serve *serve)
+static bool take_request(struct dv_device *nic, struct soft_conn *conn)
 {
+	struct soft_serve *serve = conn->serve;
 	struct tcp_request request;
 	struct pending *pending = &serve->pending[serve->tail & (PENDING_MAX - 1)];
 
@@ -186,7 +227,10 @@ static bool take_request(struct dv_device *nic, struct soft_serve *serve)
 	*pending = (struct pending){
 		.answer = {.magic = TCP_MAGIC, .id = request.id}, .ask = request.ask};
 	pending->ask.access = DV_REMOTE_READ; /* whatever the requester says */
-	pending->answer.result = check(nic, &pending->ask);
+	request.ask.access = DV_REMOTE_READ;
+	pending->answer.result = check(nic, conn, &request);
+	if (pending->answer.result == SOFT_DEAD)
+		return false;
 	if (pending->answer.result == SOFT_DONE)
 		pending->answer.length = request.ask.length;
 	serve->in_head += sizeof(request);
@@ -195,17 +239,53 @@ static bool take_request(struct dv_device *nic, struct soft_serve *serve)
 }
 
 /* Takes the requests in the receive buffer that have room. False: a request is invalid. */
-static bool digest(struct dv_device *nic, struct soft_serve *serve)
+static bool digest(struct dv_device *nic, struct soft_conn *conn)
 {
+	struct soft_serve *serve = conn->serve;
 	bool good = true;
 
 	while (good && serve->tail - serve->head < PENDING_MAX &&
 		serve->in_tail - serve->in_head >= sizeof(struct tcp_request))
-		good = take_request(nic, serve);
+		good = take_request(nic, conn);
 	memmove(serve->in, serve->in + serve->in_head, serve->in_tail - serve->in_head);
 	serve->in_tail -= serve->in_head;
 	serve->in_head = 0;
 	return good;
+}
+
+/* Has this NIC a QP that is connected to the one of the connection? Under nic->lock. */
+static bool conn_belongs(const struct dv_device *nic, const struct soft_conn *conn)
+{
+	for (unsigned i = 0; i < nic->qp_count; i++)
+		if (nic->qps[i]->remote.tcp_port == conn->tcp_port &&
+			memcmp(nic->qps[i]->remote.gid, conn->gid, sizeof(conn->gid)) == 0)
+			return true;
+	return false;
+}
+
+int soft_serve_tend(struct dv_device *nic)
+{
+	uint64_t now = clock_monotonic_ns();
+	unsigned strangers = 0;
+	int due_ms = -1;
+	bool look;
+
+	soft_lock(nic);
+	look = nic->qps_gone;
+	nic->qps_gone = false;
+	for (struct soft_conn *conn = nic->conns; conn; conn = conn->next) {
+		if (conn->tcp_port) {
+			conn->gone |= look && !conn_belongs(nic, conn);
+		} else if (now >= conn->until_ns || ++strangers > STRANGERS_MAX) {
+			conn->gone = true; /* the newest are the first */
+		} else {
+			int ms = (int)((conn->until_ns - now) / 1000000) + 1;
+
+			due_ms = due_ms < 0 || ms < due_ms ? ms : due_ms;
+		}
+	}
+	soft_unlock(nic);
+	return due_ms;
 }
 
 bool soft_serve(struct dv_device *nic, struct soft_conn *conn)
@@ -226,7 +306,7 @@ bool soft_serve(struct dv_device *nic, struct soft_conn *conn)
 				moved = true;
 			}
 		}
-		if (!digest(nic, serve))
+		if (!digest(nic, conn))
 			return false;
 		if (serve->head != serve->tail) {
 			int rc = send_some(nic, conn);

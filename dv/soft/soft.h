@@ -157,6 +157,7 @@ struct dv_qp {
 	uint64_t *bell; /* the QP's doorbell register in nic->bells; layout: SOFT_BELLS_BLOCK */
 	volatile __be32 *record;
 	uint32_t qpn, psn, wqe_cnt;
+	uint8_t token[DV_TOKEN_BYTES]; /* over TCP: what requests to this QP must have */
 	uint32_t uidx; /* user index of the QP, which a version 1 CQE has beside the QP number */
 	void *foreign; /* hooks' private data; if set, the program owns `buf` and `record` */
 	enum soft_qp_state state;
@@ -241,6 +242,10 @@ struct soft_conn {
 	int fd;
 	struct soft_serve *serve; /* state of a TCP connection's requests and answers; NULL: shm */
 	bool gone;
+	/* TCP: the remote NIC, once a token came; port 0: none yet, and it must until until_ns */
+	uint8_t gid[16];
+	uint16_t tcp_port;
+	uint64_t until_ns;
 };
 
 struct dv_device {
@@ -292,6 +297,7 @@ struct dv_device {
 	struct dv_device *world_next;
 	struct soft_peer *peers;
 	struct soft_conn *conns;
+	bool qps_gone; /* QPs were destroyed since soft_serve_tend() has looked; under `lock` */
 	int listen_fd, wake_fd, pid;
 	uint32_t stop; /* 1: the service thread must end; read without the lock, as a hint */
 	pthread_t service;

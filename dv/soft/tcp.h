@@ -6,7 +6,9 @@
  *   requester -> server   request, of a READ
  *   requester <- server   answer; with result DONE, the payload follows it
  *
- * The server answers the requests of a connection in order.
+ * The server answers the requests of a connection in order. A request without the token of the QP
+ * that it names ends the connection, and so does silence: a requester connects when it has a
+ * request.
  */
 #ifndef DV_SOFT_TCP_H
 #define DV_SOFT_TCP_H
@@ -17,13 +19,14 @@
 
 #include "dv/soft/export.h"
 
-#define TCP_MAGIC 0x31635470u /* the bytes "pTc1" */
+#define TCP_MAGIC 0x32635470u /* the bytes "pTc2" */
 
 struct tcp_request {
 	uint32_t magic;
 	uint32_t opcode; /* MLX5_OPCODE_RDMA_READ */
 	struct soft_ask ask;
-	uint64_t id; /* number of the request, which the answer repeats */
+	uint64_t id;                   /* number of the request, which the answer repeats */
+	uint8_t token[DV_TOKEN_BYTES]; /* of the server's QP: struct dv_address */
 };
 
 struct tcp_answer {
@@ -32,7 +35,7 @@ struct tcp_answer {
 	uint64_t id;
 	uint64_t length; /* bytes of payload that follow the answer */
 };
-static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
+static_assert(sizeof(struct tcp_request) == 72 && sizeof(struct tcp_answer) == 24, "no padding");
 
 struct dv_device;
 struct soft_conn;
@@ -47,6 +50,11 @@ void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
 struct soft_serve *soft_serve_open(void);
 /* Returns the events for which the service thread must poll() the connection's socket. */
 short soft_serve_events(const struct soft_serve *serve);
+/*
+ * Marks the connections that show no token in time as `gone`, and those whose QPs were destroyed.
+ * Returns the milliseconds until the next one is due; -1: none.
+ */
+int soft_serve_tend(struct dv_device *nic);
 /*
  * Reads requests from the connection and sends answers until its socket would block; false: close
  * it.

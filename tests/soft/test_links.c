@@ -343,9 +343,15 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 			request.ask.length = (1ull << 31) + 1;
 		else if (i == 3)
 			request.opcode = MLX5_OPCODE_RDMA_WRITE;
-		if (i < 4)
+		else if (i == 4) { /* all but the token */
+			request.ask.dest_qpn = request.ask.src_qpn = card.addresses[0].qpn;
+			request.ask.dest_psn = request.ask.src_psn = card.addresses[0].psn;
+			request.ask.rkey = card.rkey;
+			request.ask.address = card.base;
+		}
+		if (i < 5)
 			memcpy(nonsense, &request, sizeof(request));
-		must_write(fd, nonsense, i < 4 ? sizeof(request) : 56 + i * 20);
+		must_write(fd, nonsense, i < 5 ? sizeof(request) : sizeof(request) + i * 20);
 		assert_true(read(fd, &byte, 1) <= 0);
 		close(fd);
 	}
@@ -375,6 +381,7 @@ static void a_request_over_tcp_reads_only_what_may_be_read(void **state)
 			.access = DV_LOCAL_WRITE | DV_REMOTE_WRITE,
 			.memfd = a.memfd},
 		&mr));
+	memcpy(request.token, card.addresses[0].token, sizeof(request.token));
 	request.ask = (struct soft_ask){.dest_qpn = card.addresses[0].qpn,
 		.dest_psn = card.addresses[0].psn,
 		.src_qpn = card.addresses[0].qpn,

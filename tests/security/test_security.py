@@ -155,6 +155,33 @@ class Strangers(Secured):
         self.assertEqual(self.refused(engines), 1)
 
 
+class DataPath(Secured):
+    """The software NIC's port, which other hosts reach as they reach a NIC."""
+
+    def test_requests_without_a_token_get_nothing(self):
+        port = harness.cluster.free_port()
+        engines = self.secured(1, ["soft.link=tcp", f"soft.port={port}"])
+        harness.run([harness.program("tools/peercachectl"), "--socket", engines.sockets[0], "put",
+                     "k", "--string", "v"], check=True)
+        magic = int.from_bytes(b"pTc2", "little")
+        for opcode, closes in ((0x10, 4), (0x08, secured.REFUSED_SECONDS)):  # READ, WRITE
+            request = b"".join(struct.pack("=II6I3Q16x", magic, opcode, qpn, 0, qpn, 0,
+                                           key << 8 | 1, 0, 1 << 21, 64, qpn)
+                               for qpn in range(1, 4) for key in range(16, 32))
+            got, seconds = secured.answer(port, request)
+            self.assertLess(seconds, closes * harness.SLOW)
+            for at in range(0, len(got), 24):
+                _, result, _, length = struct.unpack_from("=IIQQ", got, at)
+                self.assertNotEqual(result, 0)
+                self.assertEqual(length, 0)
+
+    def test_a_silent_connection_ends(self):
+        port = harness.cluster.free_port()
+        self.secured(1, ["soft.link=tcp", f"soft.port={port}"])
+        _, seconds = secured.answer(port, b"")
+        self.assertLess(seconds, 4 * harness.SLOW)
+
+
 class Keys(Secured):
     def test_keys_are_changed_under_load(self):
         """Both orders: the new key comes second, then first, then alone; a get misses nothing."""

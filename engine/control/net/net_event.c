@@ -50,11 +50,15 @@ struct net_tls {
 	char why[SECURE_WHY_BYTES];
 };
 
+#define ACCEPTS_MAX 16u /* connections in one turn of the loop */
+
 struct net_listener {
 	struct evconnlistener *listener;
 	struct event_base *base;
 	const struct net_listen_calls *calls;
 	void *context;
+	struct net_timer *again; /* accepts on, after ACCEPTS_MAX in one turn of the loop */
+	unsigned accepted;       /* in this turn */
 };
 
 /* ---- slices of the loop ---------------------------------------------------------------------- */
@@ -555,10 +559,14 @@ int net_bind(const struct sockaddr *address, socklen_t bytes)
 static void net_listener_accepted(struct evconnlistener *evconn, evutil_socket_t fd,
 	struct sockaddr *address, int bytes, void *context)
 {
-	const struct net_listener *listener = context;
+	struct net_listener *listener = context;
 	struct net_link *link = net_adopt(listener->base, fd);
 
-	(void)evconn;
+	if (++listener->accepted >= ACCEPTS_MAX) {
+		/* evconnlistener accepts all that wait in one callback, unless it is disabled */
+		evconnlistener_disable(evconn);
+		net_defer(listener->again);
+	}
 	if (link)
 		listener->calls->accepted(listener->context, link, address, (socklen_t)bytes);
 	net_slice_check(listener->base);
@@ -571,6 +579,14 @@ static void net_listener_failed(struct evconnlistener *evconn, void *context)
 
 	evconnlistener_disable(evconn);
 	listener->calls->failed(listener->context, error);
+}
+
+static void net_listener_next(void *context)
+{
+	struct net_listener *listener = context;
+
+	listener->accepted = 0;
+	evconnlistener_enable(listener->listener);
 }
 
 /*
@@ -588,10 +604,12 @@ struct net_listener *net_listen(struct event_base *base, int fd,
 	*listener = (struct net_listener){.base = base, .calls = calls, .context = context};
 	*ret_own = (struct sockaddr_storage){.ss_family = AF_UNSPEC};
 	(void)getsockname(fd, (struct sockaddr *)ret_own, &bytes);
-	if (net_address_reuse(fd) == 0)
+	listener->again = net_timer_new(base, false, net_listener_next, listener);
+	if (listener->again && net_address_reuse(fd) == 0)
 		listener->listener = evconnlistener_new(
 			base, net_listener_accepted, listener, LEV_OPT_CLOSE_ON_FREE, 256, fd);
 	if (!listener->listener) {
+		net_timer_free(listener->again);
 		free(listener);
 		return NULL;
 	}
@@ -607,5 +625,6 @@ void net_listen_again(struct net_listener *listener)
 void net_listener_free(struct net_listener *listener)
 {
 	evconnlistener_free(listener->listener);
+	net_timer_free(listener->again);
 	free(listener);
 }

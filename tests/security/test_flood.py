@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""10,000 strangers at once: half-open connections and bad handshakes. Engines with the key join
+meanwhile, the loop goes on, and memory is bounded."""
+
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+
+from secured import harness
+from test_security import Secured
+
+STRANGERS, AT_ONCE = 10000, 200
+JOIN_SECONDS, LAG_NS, MORE_BYTES = 2, 5_000_000, 64 << 20
+
+
+def client_hello():
+    """The first bytes of a TLS 1.3 client that has no key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    out = ssl.MemoryBIO()
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
+
+
+class Flood(Secured):
+    def flood(self, port, first):
+        """Connects STRANGERS times, AT_ONCE open at a time; each sends `first`."""
+        links = []
+        for _ in range(STRANGERS):
+            link = socket.create_connection(("127.0.0.1", port))
+            if first:
+                try:
+                    link.sendall(first)
+                except ConnectionError:
+                    pass
+            links.append(link)
+            if len(links) == AT_ONCE:
+                links.pop(0).close()
+        for link in links:
+            link.close()
+
+    def lag_ns(self, engines):
+        return engines.status(0)["loop_lag"]["p999_ns"]
+
+    def attack(self, first):
+        engines = self.secured(1, ["cluster.heartbeat_ms=200"])
+        before = resident(engines.process[0].pid)
+        thread = threading.Thread(target=self.flood, args=[engines.port[0], first])
+        begun = time.monotonic()
+        thread.start()
+        joins, starved = [], self.starved(engines)
+        while thread.is_alive() and len(joins) < 5:
+            log, process = self.engine(engines.port[0], f"cluster.psk_file={self.key}")
+            self.said(log, "ready:")
+            at = time.monotonic()
+            self.said(log, "joined")
+            joins.append(time.monotonic() - at)
+            process.terminate()
+            harness.ended(process)
+        thread.join()
+        spent, starved = time.monotonic() - begun, self.starved(engines) - starved
+        more = resident(engines.process[0].pid) - before
+        counters = engines.status(0)["counters"]
+        print(f"{STRANGERS} strangers in {spent:.1f} s; joins {joins} s; starved {starved:.2f} s; "
+              f"memory +{more >> 20} MiB; loop lag p99.9 {self.lag_ns(engines) / 1e6:.1f} ms; "
+              f"refused {counters['strangers_refused']}, evicted {counters['strangers_evicted']}",
+              file=sys.stderr)
+        self.assertLess(min(joins), JOIN_SECONDS * harness.SLOW + starved)
+        self.assertLess(more, MORE_BYTES)
+        if os.environ.get("PEERCACHE_QUIET"):  # on a machine that does nothing else
+            self.assertLess(max(joins), JOIN_SECONDS)
+            self.assertLess(self.lag_ns(engines), LAG_NS)
+
+    def test_bad_handshakes_keep_no_engine_out(self):
+        self.attack(client_hello())
+
+    def test_half_open_connections_keep_no_engine_out(self):
+        self.attack(b"")
+
+
+if __name__ == "__main__":
+    harness.unittest.main()

@@ -4,6 +4,7 @@
  * this one (key.c), so software that lacks the secret computes other page
  * keys. Any thread.
  */
+#include "config/clock.h"
 #include "engine/client/error.h"
 #include "engine/client/page/key.h"
 
@@ -13,6 +14,7 @@
 #include <openssl/params.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -93,8 +95,9 @@ static int key_name_space_secret(
 		ret->plain = plain;
 		return 0;
 	}
-	/* a namespace that no process has */
-	*ret = (struct key_space){.digest = {{~plain.word[0], ~plain.word[1]}}};
+	/* a namespace that no other process has, nor this one again */
+	*ret = (struct key_space){.digest = {{clock_monotonic_ns(), (uintptr_t)ret}}};
+	(void)!getrandom(&ret->digest, sizeof(ret->digest), GRND_NONBLOCK);
 	return error_set(blake2b ? -ENOMEM : -EINVAL,
 		"a namespace cannot be hashed with its secret: %s",
 		blake2b ? "out of memory" : "OpenSSL has no BLAKE2b here; see its configuration");

@@ -71,14 +71,16 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 {
 	struct pc_channel *channel = calloc(1, sizeof(*channel));
 	uint64_t seed = seed_of("keys");
-	struct key_space digest;
+	static const struct key_secret secret = {32, "0123456789abcdef0123456789abcdef"};
+	struct key_space digest[2] = {0};
 
 	(void)state;
 	assert_non_null(channel);
 	channel->cache = calloc(CACHE_SETS, sizeof(*channel->cache)); /* only prefetched */
-	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest), 0);
-	key_text_init(&channel->key_text, &digest, &(struct epoch){0, 0});
+	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest[0]), 0);
+	assert_int_equal(key_name_space(&secret, "llama-70b/bf16", &digest[1]), 0);
 	for (unsigned round = 0; round < 200; round++) {
+		key_text_init(&channel->key_text, &digest[round / 2 % 2], &(struct epoch){0, 0});
 		for (unsigned i = 0; i < KEYS; i++)
 			for (unsigned k = 0; k < KEY_BYTES_USUAL; k++)
 				key[i][k] = (unsigned char)map_mix(seed++);

@@ -281,6 +281,31 @@ static void control_requests_are_limited_by_the_room_for_their_answers(void **st
 	rails_delete(ch);
 }
 
+/* Of every length; and a key of the usual length hashes alike by both functions. */
+static void keys_differ_by_the_secret(const struct key_space *with, const struct key_space *without)
+{
+	static unsigned char key[KEY_BYTES_MAX];
+	struct key_text text[2];
+
+	key_text_init(&text[0], with, &(struct epoch){0, 0});
+	key_text_init(&text[1], without, &(struct epoch){0, 0});
+	for (size_t bytes = 1; bytes <= KEY_BYTES_MAX; bytes++) {
+		struct page_key any[2], all[2];
+
+		key[bytes - 1] = (unsigned char)map_mix(bytes);
+		for (unsigned i = 0; i < 2; i++) {
+			any[i] = key_hash_any(&text[i], key, bytes);
+			key_hash(&text[i], key, bytes, &all[i]);
+			assert_int_equal(
+				(any[i].word[0] ^ all[i].word[0]) & ~(uint64_t)KEY_FIXED_0, 0);
+			assert_int_equal(
+				(any[i].word[1] ^ all[i].word[1]) & ~(uint64_t)KEY_FIXED_1, 0);
+		}
+		assert_int_not_equal(any[0].word[0], any[1].word[0]);
+		assert_int_not_equal(any[0].word[1], any[1].word[1]);
+	}
+}
+
 /* The numbers are those of Python's hashlib.blake2b(text, key=, digest_size=16, person=). */
 static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
 {
@@ -303,6 +328,7 @@ static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
 	assert_false(page_key_equal(&none.digest, &digest));
 	assert_int_not_equal(memcmp(space.words, none.words, sizeof(none.words)), 0);
 	assert_int_not_equal(memcmp(space.words, other.words, sizeof(none.words)), 0);
+	keys_differ_by_the_secret(&space, &none);
 	assert_int_equal(key_name_space(&a, "llama||rank 4", &space), 0);
 	assert_false(page_key_equal(&space.digest, &digest));
 	assert_true(page_key_equal(&space.group, &group));

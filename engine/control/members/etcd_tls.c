@@ -68,6 +68,7 @@ static uint64_t files_version(const struct settings *s)
 
 int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t why_bytes)
 {
+	uint64_t version = files_version(s); /* a file may change while they are read */
 	SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
 	const char *setting = "cluster.etcd_ca", *path = s->cluster_etcd_ca, *wrong = NULL;
 
@@ -93,7 +94,7 @@ int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t
 		return -EINVAL;
 	}
 	SSL_CTX_set_verify(tls, SSL_VERIFY_PEER, NULL);
-	SSL_CTX_set_app_data(tls, (void *)(uintptr_t)files_version(s));
+	SSL_CTX_set_app_data(tls, (void *)(uintptr_t)version);
 	*ret_tls = tls;
 	return 0;
 }

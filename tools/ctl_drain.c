@@ -25,11 +25,14 @@ static json_object *report_of(const struct ctl_run *ctl)
 static void signal_send(json_object *report, unsigned seconds)
 {
 	pid_t pid = (pid_t)json_number(report, "pid");
+	bool knows = json_get(report, "drain");
 	const union sigval value = {.sival_int = (int)seconds};
 
 	if (pid <= 1 || !is_named(pid, "peercache-engin"))
 		die("pid %d is no engine here; run this where the engine runs, not in another container",
 			(int)pid);
+	if (!knows) /* it would end from the signal */
+		die("the engine is of a version without drain; restart it with this one");
 	if (sigqueue(pid, SIGUSR1, value) < 0)
 		die("cannot signal the engine (pid %d): %s", (int)pid, strerror(errno));
 }

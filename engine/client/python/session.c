@@ -444,7 +444,7 @@ static PyMethodDef methods[] = {
 	{"prefix", batch_prefix, METH_VARARGS,
 		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 	{"prefetch", batch_prefetch, METH_VARARGS,
-		"prefetch(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host, or is being brought there. Returns when the locations are known. results: as in set()."},
+		"prefetch(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host, is being brought there, or is on another host's disk. Returns when the locations are known. results: as in set()."},
 	{"remove", batch_remove, METH_VARARGS,
 		"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
 	{"match", batch_match, METH_VARARGS,

@@ -39,6 +39,7 @@ struct copy {
 	LIST_ENTRY(copy) same;
 	struct copy_wish wish;
 	uint64_t since_ns;
+	bool forgotten; /* the key was removed since */
 	/* from here on: while it is READ */
 	unsigned pool, via; /* the pool that it comes into; the rail that READs it */
 	uint32_t place, generation;
@@ -284,7 +285,7 @@ static bool copy_is_void(const struct copies *c, const struct copy *copy)
 
 	return (forgot_ns && (!word || word == key->word[0]) &&
 		       forgot_ns + COPIES_FORGOT_NS > copy->since_ns) ||
-	       copy->since_ns <= c->cleared_ns || epoch_past(c->control, key) ||
+	       copy->forgotten || copy->since_ns <= c->cleared_ns || epoch_past(c->control, key) ||
 	       c->control->door_shut;
 }
 
@@ -474,13 +475,16 @@ static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 		pool_own(copy_pool(c, copy), copy->place, warm_owner_copies(c->control));
 		evict->credits++;
 		evict_hold(evict, copy->pool, length, 1);
-		evict_class_of(evict, copy->pool, length)->taken++;
 		c->turn++;
 		c->stuck_ns = 0;
-	} else if (rc == -ENOSPC && copy->wish.offer) {
-		return -EDQUOT;
-	} else if (rc == -ENOSPC && !c->class) {
+	}
+	if (copy->wish.offer) /* it makes no room, not even for the reserve */
+		return rc == -ENOSPC ? -EDQUOT : rc;
+	if (rc == 0)
+		evict_class_of(evict, copy->pool, length)->taken++;
+	if (rc == -ENOSPC)
 		copy->pool = c->turn % rails;
+	if (rc == -ENOSPC && !c->class) {
 		c->class = evict_class_of(evict, copy->pool, length);
 		c->class->waiting++;
 		c->class->waited = c->class->slowed = true;
@@ -583,7 +587,6 @@ unsigned copies_turn(struct control *control)
 			continue;
 		if (!pace_allows(c, copy->wish.length, now_ns)) {
 			class_leave(c); /* clients do not wait behind it meanwhile */
-			c->stuck_ns = 0;
 			break;
 		}
 		rc = slot_take(c, copy, now_ns);
@@ -639,7 +642,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	if (!wish_is_possible(wish))
 		return OP_INVALID;
 	if (copy_find(c, &wish->key))
-		return OP_HIT;
+		return wish->offer ? OP_NO_SPACE : OP_HIT; /* it may fail: offered again */
 	if (wish->from.ref == control->ref || !member_by_ref(control, wish->from.ref))
 		return OP_PEER_DOWN;
 	copy = copies_full(c, wish) ? NULL : calloc(1, sizeof(*copy));
@@ -669,9 +672,13 @@ void copies_forget(struct control *control, const struct page_key *key)
 	struct copies *c = control->copies;
 	unsigned at = forgot_place(key);
 	uint64_t now_ns = net_now();
+	struct copy *copy;
 
 	if (!c || epoch_past(control, key))
 		return;
+	copy = copy_find(c, key);
+	if (copy)
+		copy->forgotten = true;
 	if (c->forgot[at].ns + COPIES_FORGOT_NS <= now_ns)
 		c->forgot[at].word = key->word[0];
 	else if (c->forgot[at].word != key->word[0])

@@ -56,6 +56,11 @@ struct offers {
 uint64_t copies_room(const struct control *control)
 {
 	uint64_t free = 0, taken = copies_taken(control);
+	struct drain_counts drain;
+
+	drain_counts(control, &drain);
+	if (drain.state != DRAIN_NONE)
+		return 0; /* it is to be stopped, too */
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		const struct pool *pool = control->rail[i].pool;
@@ -133,10 +138,13 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 {
 	uint32_t all[OFFER_PAGES_MAX];
 	struct copy_offer *offer;
+	struct drain_counts drain;
 
 	if (!offer_fits(link, m))
 		return false;
-	offer = control->offers && m->n_pages && control->offers->count < OFFERS_MAX
+	drain_counts(control, &drain);
+	offer = control->offers && m->n_pages && drain.state == DRAIN_NONE &&
+				control->offers->count < OFFERS_MAX
 			? calloc(1, sizeof(*offer))
 			: NULL;
 	if (!offer) {
@@ -503,7 +511,11 @@ void copies_drain(struct control *control, uint64_t ns)
 	drain_peers_find(d);
 	d->pages = pages_list(control, &d->page);
 	d->at = 0;
-	d->counts.pages = d->counts.left = d->pages;
+	for (unsigned i = 0; i < control->rails; i++)
+		d->counts.pages += pool_pages(control->rail[i].pool);
+	d->counts.left = d->pages;
+	/* what is not listed is not offered */
+	d->counts.unfit = d->counts.pages > d->pages ? d->counts.pages - d->pages : 0;
 	d->deadline_ns = net_now() + ns;
 	log_info("drain: %u pages are offered to %u hosts, for %llu s", d->pages, d->peers,
 		(unsigned long long)(ns / 1000000000));

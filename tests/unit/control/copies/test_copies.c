@@ -228,7 +228,9 @@ static void a_slot_goes_back_only_after_the_answer(void **state)
 
 static void a_key_that_is_removed_meanwhile_is_not_published(void **state)
 {
-	const struct page_key removed = key_of(1);
+	const struct page_key removed = key_of(1), nine = key_of(9);
+	struct page_key other;
+	uint64_t n = 100;
 
 	(void)state;
 	assert_int_equal(wish(1), OP_HIT);
@@ -241,6 +243,19 @@ static void a_key_that_is_removed_meanwhile_is_not_published(void **state)
 	assert_non_null(here(2));
 	/* also a copy that comes shortly after: its holder may not have been told yet */
 	assert_int_equal(wish(1), OP_NO_SPACE);
+	pass_time(COPIES_FORGOT_NS + 1);
+	/* however long the copy takes, and whatever else is removed meanwhile */
+	assert_int_equal(wish(9), OP_HIT);
+	turn();
+	(void)page_forget(&control, &nine);
+	pass_time(COPIES_FORGOT_NS + 1);
+	do
+		other = key_of(++n);
+	while ((map_mix(other.word[0]) ^ map_mix(nine.word[0])) % 16384); /* the same place */
+	copies_forget(&control, &other);
+	assert_int_equal(serve(), 1);
+	turn();
+	assert_null(here(9));
 	pass_time(COPIES_FORGOT_NS + 1);
 	assert_int_equal(wish(1), OP_HIT);
 }

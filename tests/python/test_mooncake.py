@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -142,6 +143,20 @@ class Mooncake(harness.ClusterTest):
                       lambda: s.get_into(key("s"), -1, 5), lambda: s.get_into(key("s"), 1 << 64, 5),
                       lambda: s.batch_put_from_multi_buffers([key("s")], [[1, 1]], [[-5, 6]])):
             self.assertRaises(TypeError, wrong)
+
+    def test_memory_stays_registered_until_the_engine_has_answered(self):
+        store, session = MooncakeDistributedStore(), mock.Mock()
+        kept, p = memory(4096)
+        self.assertEqual(store.register_buffer(p, 4096), 0)
+        with mock.patch("peercache.guard.Attachment", lambda _: mock.Mock(
+                lost_at=None, session=session)):
+            session.report.return_value = "{}"
+            self.assertEqual(store.setup(*SETUP), 0)
+        session.register.assert_called_once_with(p, 4096, -1)
+        for error, answer in ((errno.ETIMEDOUT, -600), (errno.EBUSY, -600), (errno.ENOENT, 0)):
+            session.release.side_effect = OSError(error, "told")
+            self.assertEqual(store.unregister_buffer(p), answer)
+        self.assertEqual((kept[0], store._buffers), (b"\0", {}))
 
     def test_two_threads_set_up_once(self):
         both, attached = threading.Barrier(2), []

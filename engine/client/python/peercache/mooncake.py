@@ -216,6 +216,7 @@ class MooncakeDistributedStore(Guarded):
         known = dict(whole) if isinstance(whole, Mapping) else arguments(*given, **named)
         with self._setting_up:
             if self._attachment and self._session.inherited():
+                self._held.clear()
                 super().close()
             return 0 if self._attachment else self._set_up(known)
 
@@ -237,6 +238,7 @@ class MooncakeDistributedStore(Guarded):
             if not re.search(r":\d+$", self._hostname):
                 self._hostname += f":{12300 + os.getpid() % 2000}"
             self._attach(config)
+            self._register(self._buffers)
         except (ValueError, OSError, RuntimeError) as error:
             logger.error("peercache: setup() of MooncakeDistributedStore failed: %s", error)
             return INVALID_PARAMS if isinstance(error, ValueError) else RPC_FAIL
@@ -290,33 +292,43 @@ class MooncakeDistributedStore(Guarded):
         """Lets the engine's NICs write to memory, until unregister_buffer(): pages are read without
         a copy. Returns 0, also if there are none; INVALID_PARAMS: it is known or no memory of the
         host. May block for minutes while the engine pins a large range."""
-        if buffer_ptr <= 0 or size <= 0 or any(
-                base < buffer_ptr + size and buffer_ptr < base + nbytes
-                for base, nbytes in list(self._buffers.items())):
+        if buffer_ptr <= 0 or size <= 0:
             return INVALID_PARAMS
         if not is_host_memory(buffer_ptr, size):
             logger.error("peercache: register_buffer(%#x, %d): no memory of the host: pages of a "
                          "GPU must be copied to the host first", buffer_ptr, size)
             return INVALID_PARAMS
-        session = self._open_session()
-        if session is not None:
-            try:
-                session.register(buffer_ptr, size, -1)
-            except (OSError, ValueError) as error:
-                self._say("register_buffer()", f"pages are copied once: {error}")
-        self._buffers[buffer_ptr] = size
+        with self._setting_up:
+            if any(base < buffer_ptr + size and buffer_ptr < base + nbytes
+                   for base, nbytes in self._buffers.items()):
+                return INVALID_PARAMS
+            self._buffers[buffer_ptr] = size
+            self._register({buffer_ptr: size})
         return 0
 
+    def _register(self, buffers: Mapping[int, int]) -> None:
+        """Registers memory with the engine's NICs."""
+        session = self._open_session()
+        for base, nbytes in buffers.items() if session is not None else ():
+            try:
+                session.register(base, nbytes, -1)
+            except (OSError, ValueError) as error:
+                self._say("register_buffer()", f"pages are copied once: {error}")
+
     def unregister_buffer(self, buffer_ptr: int) -> int:
-        """Forgets that memory. Returns 0, or INVALID_PARAMS if none was registered there, or a call
-        uses it."""
+        """Forgets that memory. Returns 0, or INVALID_PARAMS if none was registered there, or it is
+        still in use."""
         session = self._open_session()
         if buffer_ptr in self._buffers and session is not None:
             try:
                 session.release(buffer_ptr)
-            except (OSError, ValueError) as error:  # ENOENT: it is copied
-                if getattr(error, "errno", 0) == errno.EBUSY:
+            except OSError as error:  # ENOENT: it is copied
+                if error.errno != errno.ENOENT:
+                    logger.error("peercache: unregister_buffer(%#x) failed, keep the memory: %s",
+                                 buffer_ptr, error)
                     return INVALID_PARAMS
+            except ValueError:
+                pass  # the session is closed
         return INVALID_PARAMS if self._buffers.pop(buffer_ptr, None) is None else 0
 
     # ---- moving pages: lists of addresses and sizes, with as many segments for each key --------

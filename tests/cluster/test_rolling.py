@@ -2,6 +2,7 @@
 """A rolling reboot of four hosts whose memory is lost with the engine: what clients hit with and
 without a drain, beside the same requests without reboots."""
 
+import ctypes
 import os
 import random
 import signal
@@ -21,6 +22,10 @@ SPACE = "rolling"
 SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(2000 * harness.SLOW)}"]
 
 
+def content(key):
+    return (key.encode() + b".") * (PAGE // (len(key) + 1)) + b"." * (PAGE % (len(key) + 1))
+
+
 class Rolling(harness.ClusterTest):
     def run_requests(self, engines, hosts, asked):
         """Each request gets a page, and sets it if that is a miss. Returns the hits."""
@@ -31,8 +36,10 @@ class Rolling(harness.ClusterTest):
             at = n % len(sessions)
             key = [f"page {asked.randrange(PAGES)}"]
             if sessions[at].get(SPACE, key, [bases[at]], PAGE, 20000)[0]:
+                self.assertEqual(ctypes.string_at(bases[at], PAGE), content(key[0]))
                 hits += 1
             else:
+                ctypes.memmove(bases[at], content(key[0]), PAGE)
                 sessions[at].set(SPACE, key, [bases[at]], PAGE, 20000)
         for session in sessions:
             session.close()
@@ -45,6 +52,7 @@ class Rolling(harness.ClusterTest):
             session = _peercache.Session(engines.sockets[i])
             base = session.alloc(PAGE)
             for n in range(i, PAGES, HOSTS):
+                ctypes.memmove(base, content(f"page {n}"), PAGE)
                 self.assertEqual(session.set(SPACE, [f"page {n}"], [base], PAGE, 20000), [True])
             session.close()
         for i in every:

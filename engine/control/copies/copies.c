@@ -240,6 +240,8 @@ static void copy_leave(struct copies *c, struct copy *copy)
 	TAILQ_REMOVE(&c->waiting, copy, next);
 	c->waits--;
 	c->waiting_bytes -= copy->wish.length;
+	if (!c->waits)
+		c->stuck_ns = 0;
 }
 
 /* `made`: this host has the page. */

@@ -21,6 +21,7 @@
 #include "dv/soft/tcp.h"
 
 #define CONNECT_AGAIN_NS 10000000u
+#define ACCEPTS_MAX 16u
 #define STRANGER_NS 2000000000u /* a connection over TCP shows a token within this time */
 
 /* ---- peers: setup callers and steps ---------------------------------------------------------- */
@@ -218,7 +219,12 @@ static void accept_conns(struct dv_device *nic)
 {
 	int fd, on = 1;
 
-	while ((fd = accept4(nic->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	/* the others in the next round, after those that came have been read */
+	for (unsigned n = 0; n < ACCEPTS_MAX; n++) {
+		fd = accept4(nic->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			break;
+
 		struct soft_conn *conn = calloc(1, sizeof(*conn));
 
 		if (conn && nic->tcp)
@@ -234,6 +240,8 @@ static void accept_conns(struct dv_device *nic)
 		conn->until_ns = clock_monotonic_ns() + STRANGER_NS;
 		conn->next = nic->conns;
 		nic->conns = conn;
+		if (nic->tcp)
+			conn->gone = !soft_serve(nic, conn);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "config/clock.h"
+#include "config/log.h"
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
@@ -31,7 +32,10 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #define SEND_PARTS 32u
 /* rounds of receiving and sending for one connection before others are served */
 #define TURNS_MAX 64u
-#define STRANGERS_MAX 64u /* connections without a token; the oldest make room */
+/* connections without a token: the oldest make room, above the limit also those that have sent */
+#define STRANGERS_MAX 64u
+#define STRANGERS_LIMIT 512u
+#define STRANGERS_LINE_NS 60000000000ull /* between two lines about them */
 
 struct pending {
 	struct tcp_answer answer;
@@ -164,6 +168,20 @@ static int send_some(struct dv_device *nic, struct soft_conn *conn)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
+/* Counts the strangers of the port, and logs one line a minute. */
+static void stranger_tell(struct dv_device *nic, const char *why)
+{
+	uint64_t now = clock_monotonic_ns();
+
+	nic->stats.strangers++; /* of the service thread alone */
+	if (nic->stranger_line_ns && now - nic->stranger_line_ns < STRANGERS_LINE_NS)
+		return;
+	nic->stranger_line_ns = now;
+	log_warn(
+		"%s: a connection to port %u (soft.port) was closed: %s. There were %llu of these; keep all but engines away from that port",
+		nic->name, nic->tcp_port, why, (unsigned long long)nic->stats.strangers);
+}
+
 /* Has the request the token of the QP that it names? The time of the comparison tells nothing. */
 static bool token_fits(const struct soft_export_qp *qp, const struct tcp_request *request)
 {
@@ -203,12 +221,9 @@ static enum soft_result check(
 	else if (token_fits(qp, request))
 		result = soft_mr_check(nic->table, &request->ask, &mr);
 	soft_world_done();
-	if (result == SOFT_DEAD) {
-		soft_lock(nic);
-		soft_blame(nic, &nic->stats.strangers,
-			"a request over TCP has not the token of queue pair 0x%x", qpn);
-		soft_unlock(nic);
-	} else if (result != SOFT_RETRY && !conn->tcp_port)
+	if (result == SOFT_DEAD)
+		stranger_tell(nic, "a request has not the token of its queue pair");
+	else if (result != SOFT_RETRY && !conn->tcp_port)
 		conn_prove(nic, conn, qpn);
 	return result;
 }
@@ -253,6 +268,14 @@ static bool digest(struct dv_device *nic, struct soft_conn *conn)
 	return good;
 }
 
+/* Nothing waits to be read. */
+static bool conn_idle(const struct soft_conn *conn)
+{
+	char byte;
+
+	return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
 /* Has this NIC a QP that is connected to the one of the connection? Under nic->lock. */
 static bool conn_belongs(const struct dv_device *nic, const struct soft_conn *conn)
 {
@@ -266,7 +289,7 @@ static bool conn_belongs(const struct dv_device *nic, const struct soft_conn *co
 int soft_serve_tend(struct dv_device *nic)
 {
 	uint64_t now = clock_monotonic_ns();
-	unsigned strangers = 0;
+	unsigned strangers = 0, gone = 0;
 	int due_ms = -1;
 	bool look;
 
@@ -276,8 +299,11 @@ int soft_serve_tend(struct dv_device *nic)
 	for (struct soft_conn *conn = nic->conns; conn; conn = conn->next) {
 		if (conn->tcp_port) {
 			conn->gone |= look && !conn_belongs(nic, conn);
-		} else if (now >= conn->until_ns || ++strangers > STRANGERS_MAX) {
+		} else if (now >= conn->until_ns ||
+			   (++strangers > STRANGERS_MAX && conn_idle(conn)) ||
+			   strangers > STRANGERS_LIMIT) {
 			conn->gone = true; /* the newest are the first */
+			gone++;
 		} else {
 			int ms = (int)((conn->until_ns - now) / 1000000) + 1;
 
@@ -285,6 +311,9 @@ int soft_serve_tend(struct dv_device *nic)
 		}
 	}
 	soft_unlock(nic);
+	if (gone)
+		stranger_tell(
+			nic, "no request with a token came in time, or too many came at once");
 	return due_ms;
 }
 

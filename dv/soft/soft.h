@@ -297,6 +297,7 @@ struct dv_device {
 	struct dv_device *world_next;
 	struct soft_peer *peers;
 	struct soft_conn *conns;
+	uint64_t stranger_line_ns; /* time of the last line about strangers of the port */
 	bool qps_gone; /* QPs were destroyed since soft_serve_tend() has looked; under `lock` */
 	int listen_fd, wake_fd, pid;
 	uint32_t stop; /* 1: the service thread must end; read without the lock, as a hint */

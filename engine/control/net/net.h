@@ -85,6 +85,8 @@ struct net_link *net_adopt(struct event_base *base, int fd);
 bool net_secure(struct net_link *link, struct ssl_st *ssl);
 /* Why TLS failed on the connection; "": it did not, or there is none. */
 const char *net_why(const struct net_link *link);
+/* A dialled connection with TLS was established, before its handshake. */
+bool net_reached(const struct net_link *link);
 /* The session, once the handshake has ended; NULL: it has not, or there is none. */
 struct ssl_st *net_session(const struct net_link *link);
 

@@ -46,6 +46,7 @@ struct net_tls {
 	struct evbuffer *in, *out; /* clear text: received, and in the making */
 	size_t want;               /* of net_want() */
 	size_t taken;              /* bytes of the handshake that came */
+	bool reached;              /* TCP has connected */
 	bool secured;              /* the handshake has ended */
 	char why[SECURE_WHY_BYTES];
 };
@@ -155,7 +156,8 @@ void net_defer(struct net_timer *timer)
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
 
-#define TLS_READ_BYTES 16384u /* the longest record */
+#define TLS_READ_BYTES 16384u   /* the longest record */
+#define READ_BYTES (256u << 10) /* in one turn of the loop; TLS_READ_BYTES during a handshake */
 
 static struct evbuffer *net_input(const struct net_link *link)
 {
@@ -252,6 +254,11 @@ const char *net_why(const struct net_link *link)
 	return link->tls ? link->tls->why : "";
 }
 
+bool net_reached(const struct net_link *link)
+{
+	return link->tls && link->tls->reached;
+}
+
 struct ssl_st *net_session(const struct net_link *link)
 {
 	return link->tls && link->tls->secured ? link->tls->ssl : NULL;
@@ -270,15 +277,39 @@ static void tls_fail(struct net_link *link)
 	link->calls->failed(link->context, EACCES);
 }
 
-/* 1: it has ended; 0: more bytes must come; -1: it failed. */
-static int tls_handshake(struct net_tls *tls)
+/*
+ * OpenSSL takes memory for as many bytes as the first message says that it has: looks at its head
+ * before. 1: it may have it; 0: more bytes must come; -1: too long.
+ */
+static int tls_first(struct net_link *link)
 {
-	int done;
+	uint8_t head[9]; /* of the record 5, of the message: type 1, length 3 */
+	ev_ssize_t got = evbuffer_copyout(bufferevent_get_input(link->bev), head, sizeof(head));
 
+	if (!SSL_is_server(link->tls->ssl) || link->tls->taken || got < 1 || head[0] != 0x16)
+		return 1; /* what is no TLS is told by its first bytes */
+	if (got < (ev_ssize_t)sizeof(head))
+		return 0;
+	if (head[5] == 1 && (head[6] << 16 | head[7] << 8 | head[8]) <= SECURE_FIRST_BYTES)
+		return 1;
+	snprintf(link->tls->why, sizeof(link->tls->why),
+		"its TLS handshake begins with more than %d bytes", SECURE_FIRST_BYTES);
+	return -1;
+}
+
+/* 1: it has ended; 0: more bytes must come; -1: it failed. */
+static int tls_handshake(struct net_link *link)
+{
+	struct net_tls *tls = link->tls;
+	int done = tls_first(link);
+
+	if (done != 1)
+		return done;
 	ERR_clear_error();
 	done = SSL_do_handshake(tls->ssl);
 	if (done == 1) {
 		tls->secured = secure_proven(tls->ssl, tls->why);
+		bufferevent_set_max_single_read(link->bev, READ_BYTES);
 		return tls->secured ? 1 : -1;
 	}
 	if (SSL_get_error(tls->ssl, done) != SSL_ERROR_WANT_READ)
@@ -321,7 +352,7 @@ static void tls_readable(struct net_link *link)
 	bool good;
 
 	if (!tls->secured) {
-		int done = tls_handshake(tls);
+		int done = tls_handshake(link);
 
 		if (done < 0)
 			tls_fail(link);
@@ -414,9 +445,10 @@ static void net_link_event(struct bufferevent *bev, short what, void *context)
 
 	if (what & BEV_EVENT_EOF)
 		error = ECONNRESET;
-	if (what & BEV_EVENT_CONNECTED && link->tls)
+	if (what & BEV_EVENT_CONNECTED && link->tls) {
+		link->tls->reached = true;
 		tls_readable(link); /* it begins */
-	else if (what & BEV_EVENT_CONNECTED)
+	} else if (what & BEV_EVENT_CONNECTED)
 		link->calls->connected(link->context);
 	else
 		link->calls->failed(link->context, error ? error : ECONNRESET);
@@ -448,7 +480,7 @@ void net_start(struct net_link *link, const struct net_calls *calls, void *conte
 	net_socket_tune(bufferevent_getfd(link->bev), dead_after_ms);
 	bufferevent_setcb(link->bev, net_link_readable, NULL, net_link_event, link);
 	net_want(link, 4);
-	bufferevent_set_max_single_read(link->bev, 256u << 10);
+	bufferevent_set_max_single_read(link->bev, link->tls ? TLS_READ_BYTES : READ_BYTES);
 	bufferevent_enable(link->bev, EV_READ | EV_WRITE);
 }
 

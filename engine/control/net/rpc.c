@@ -205,7 +205,7 @@ static void rpc_link_end(struct rpc_link *link, int error)
 		link->control->rpc_events->down(link->control, link);
 	if (link->dial && link->dial->link == link) {
 		link->dial->link = NULL;
-		link->dial->reached = link->connected;
+		link->dial->reached = link->connected || net_reached(link->net);
 		rpc_dial_lost(link->dial, was_up, up_ns, error);
 	}
 	link->busy--;
@@ -218,15 +218,30 @@ void rpc_link_close(struct rpc_link *link)
 	rpc_link_end(link, ECONNABORTED);
 }
 
-/* True once for each address, as far as they are remembered. */
-static bool rpc_link_logs(const struct rpc_link *link)
+/*
+ * True once in RPC_LOGGED_NS for an address and a reason, as far as they are remembered, and
+ * RPC_LINES_MAX times a minute in all.
+ */
+static bool rpc_link_logs(const struct rpc_link *link, const char *why)
 {
 	struct rpc *rpc = link->control->rpc;
-	uint64_t hash = rpc_text_hash(link->from);
-	bool fresh = rpc->bad_logged[hash % RPC_BAD_REMEMBERED] != hash;
+	uint64_t hash = rpc_text_hash(link->from) * 31 + rpc_text_hash(why), now_ns = net_now();
+	struct rpc_logged *at = &rpc->logged[hash % RPC_BAD_REMEMBERED];
 
-	rpc->bad_logged[hash % RPC_BAD_REMEMBERED] = hash;
-	return fresh;
+	if (at->hash == hash && now_ns - at->ns < RPC_LOGGED_NS)
+		return false;
+	if (now_ns - rpc->lines_ns >= RPC_LINES_NS) {
+		if (rpc->lines > RPC_LINES_MAX)
+			log_warn(
+				"%u more connections with other addresses were closed and not logged",
+				rpc->lines - RPC_LINES_MAX);
+		rpc->lines_ns = now_ns;
+		rpc->lines = 0;
+	}
+	if (++rpc->lines > RPC_LINES_MAX)
+		return false;
+	*at = (struct rpc_logged){hash, now_ns};
+	return true;
 }
 
 /* The other end does not belong: closes the link. */
@@ -237,9 +252,9 @@ static void rpc_link_stranger(struct rpc_link *link, const char *why)
 	link->control->counter[COUNTER_strangers_refused]++;
 	if (link->dial)
 		snprintf(link->dial->insecure, sizeof(link->dial->insecure), "%s", why);
-	if (rpc_link_logs(link))
+	if (rpc_link_logs(link, why))
 		log_error(
-			"no link with %s: %s. Further messages about that address are only counted",
+			"no link with %s: %s. The same with that address is only counted for some minutes",
 			link->from, why);
 	rpc_link_end(link, EACCES);
 }
@@ -252,7 +267,7 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 	if (link->closed)
 		return;
 	link->control->counter[COUNTER_messages_bad]++;
-	if (rpc_link_logs(link)) {
+	if (rpc_link_logs(link, "")) {
 		va_start(args, format);
 		text_vfit(text, sizeof(text), format, args);
 		va_end(args);
@@ -293,7 +308,11 @@ void rpc_link_up(struct rpc_link *link)
 
 static void rpc_link_deadline(void *context)
 {
-	rpc_link_end(context, ETIMEDOUT);
+	struct rpc_link *link = context;
+
+	if (!link->dial)
+		link->control->counter[COUNTER_strangers_silent]++;
+	rpc_link_end(link, ETIMEDOUT);
 }
 
 static void rpc_link_readable(void *context)
@@ -327,7 +346,8 @@ static void rpc_link_failed(void *context, int error)
 		rpc_link_stranger(link, net_why(link->net));
 		return;
 	}
-	if (error == ECONNRESET && link->dial && link->connected && !link->up)
+	if (error == ECONNRESET && link->dial && !link->up &&
+		(link->connected || net_reached(link->net)))
 		rpc_dial_unanswered(link);
 	rpc_link_end(link, error);
 }

@@ -30,6 +30,9 @@
 #define RPC_CONNECT_MS 2000
 #define RPC_ARENA_BYTES (4u << 20) /* memory limit of one decoded message, in bytes */
 #define RPC_BAD_REMEMBERED 64
+#define RPC_LOGGED_NS (600ull * 1000000000)
+#define RPC_LINES_MAX 60u /* about closed links, in this time */
+#define RPC_LINES_NS (60ull * 1000000000)
 #define RPC_UNRESOLVED 16 /* names without an address that are logged; further ones are not */
 #define RPC_UNRESOLVED_NS (3600ull * 1000000000) /* the longest time between two lines of one */
 /* number of Hellos without an answer after which that is logged, once for each dial */
@@ -92,6 +95,10 @@ struct rpc_dial {
 	struct net_query *query; /* for the addresses of the name; NULL: none is in progress */
 };
 
+struct rpc_logged {
+	uint64_t hash, ns;
+};
+
 /* A name of a member that cannot be resolved. */
 struct rpc_unresolved {
 	uint64_t hash; /* of the name; 0: the element is free */
@@ -121,8 +128,10 @@ struct rpc {
 	LIST_HEAD(, rpc_link) links;
 	LIST_HEAD(, rpc_dial) dials;
 	unsigned accepted;
-	/* hashes of the addresses from which a bad message came and was logged */
-	uint64_t bad_logged[RPC_BAD_REMEMBERED];
+	/* addresses and reasons of closed links that were logged, and lines of this minute */
+	struct rpc_logged logged[RPC_BAD_REMEMBERED];
+	uint64_t lines_ns;
+	unsigned lines;
 	struct rpc_unresolved unresolved[RPC_UNRESOLVED];
 	/* bits of addresses_here(): this host has had them; it has them no longer */
 	unsigned addresses, addresses_gone;

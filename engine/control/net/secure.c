@@ -343,7 +343,7 @@ int secure_check(struct control *control)
 	return status;
 }
 
-/* In memory that no core dump has. */
+/* No core dump has this memory; that of OpenSSL has secrets made of the key. */
 static struct secure *secure_new(struct control *control)
 {
 	struct secure *secure = mmap(

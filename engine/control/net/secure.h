@@ -22,6 +22,7 @@ struct ssl_st;
 #define SECURE_WHY_BYTES 200
 /* limit of the bytes that a handshake takes from the other end, whatever it sends */
 #define SECURE_HANDSHAKE_BYTES (64u << 10)
+#define SECURE_FIRST_BYTES 4096 /* the same of its first message, which has about 250 */
 
 /*
  * Reads what the settings name. control->secure is NULL: links are in clear text. Returns 0 or

@@ -353,7 +353,7 @@ static void a_message_that_exceeds_the_arena_when_decoded_is_refused(void **stat
 
 	(void)state;
 	log_test_capture(said, sizeof(said));
-	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
+	memset(node[0].control.rpc->logged, 0, sizeof(node[0].control.rpc->logged));
 	raw_hello(fd, "raw", 0x1234567894, 9, NULL);
 	*at++ = 4 << 3 | 2; /* protobuf tag of the field Message.publish */
 	for (size_t rest = body;; rest >>= 7) {

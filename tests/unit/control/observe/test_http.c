@@ -84,9 +84,9 @@ static void the_authorization_is_kept_whole_or_not_at_all(void **state)
 	}
 }
 
-static struct http_token token_of(const char *text)
+/* The token keeps `path`, which ends in XXXXXX. */
+static struct http_token token_of(char *path, const char *text)
 {
-	char path[] = "/tmp/peercache-token-XXXXXX";
 	struct http_token token;
 	int fd = mkstemp(path);
 
@@ -99,7 +99,8 @@ static struct http_token token_of(const char *text)
 
 static void a_token_is_accepted_as_bearer_or_password_and_nothing_else_is(void **state)
 {
-	struct http_token token = token_of("0123456789abcdef"), none;
+	char path[] = "/tmp/peercache-token-XXXXXX";
+	struct http_token token = token_of(path, "0123456789abcdef"), none;
 	char longer[HTTP_AUTHORIZATION_BYTES];
 
 	(void)state;

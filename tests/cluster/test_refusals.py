@@ -68,7 +68,7 @@ class Engine(harness.ClusterTest):
             for values, *words in (
                     ({"cluster__seeds": "fe80::1:31998"}, "cluster.seeds"),
                     ({"cluster__seeds": "127.0.0.1:99999"}, "cluster.seeds"),
-                    ({"cluster__etcd": "https://127.0.0.1:2379"}, "cluster.etcd"),
+                    ({"cluster__etcd": "ftp://127.0.0.1:2379"}, "cluster.etcd"),
                     ({"cluster__etcd": "http://127.0.0.1:2379",
                       "cluster__etcd_password_file": f"{d}/none"}, "No such file"),
                     ({"cluster__address": "203.0.113.1"}, "203.0.113.1", "Cannot assign"),

@@ -41,7 +41,7 @@ struct copy {
 	uint64_t since_ns;
 	bool forgotten; /* the key was removed since */
 	/* from here on: while it is READ */
-	unsigned pool, via; /* the pool that it comes into; the rail that READs it */
+	unsigned pool; /* that it comes into */
 	uint32_t place, generation;
 	uint32_t tried; /* bit per rail */
 };
@@ -369,20 +369,18 @@ static bool read_post(struct copies *c, unsigned number)
 		.generation = from->generation,
 		.to = place_offset(copy->place),
 		.key = copy->wish.key};
+	unsigned via = member ? rail_choose(c, copy, member->peer) : RAILS_MAX;
 	struct ring_producer *ops;
 
-	if (!member)
+	if (via == RAILS_MAX)
 		return false;
-	copy->via = rail_choose(c, copy, member->peer);
-	if (copy->via == RAILS_MAX)
-		return false;
-	ops = &c->rail[copy->via]->ops;
+	ops = &c->rail[via]->ops;
 	run.peer = member->peer;
-	copy->tried |= 1u << copy->via;
+	copy->tried |= 1u << via;
 	run_encode(&run, ring_slot_new(ops, 0));
 	*run_entry_new(ops, 0, 0) = entry;
 	ring_publish(ops, op_page_lines(1));
-	read_kick(c->control, copy->via);
+	read_kick(c->control, via);
 	return true;
 }
 

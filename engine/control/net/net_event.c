@@ -267,11 +267,11 @@ struct ssl_st *net_session(const struct net_link *link)
 /* Sends the alert that TLS has made. What speaks no TLS gets that one, too, and can log it. */
 static void tls_fail(struct net_link *link)
 {
-	static const uint8_t protocol_version[] = {0x15, 3, 1, 0, 2, 2, SSL_AD_PROTOCOL_VERSION};
+	static const uint8_t alert[] = SECURE_CLEAR_ALERT;
 	struct net_tls *tls = link->tls;
 
 	if (!tls->why[0] && secure_failed(tls->ssl, tls->why) && SSL_is_server(tls->ssl))
-		(void)bufferevent_write(link->bev, protocol_version, sizeof(protocol_version));
+		(void)bufferevent_write(link->bev, alert, sizeof(alert));
 	ERR_clear_error();
 	net_push(link);
 	link->calls->failed(link->context, EACCES);
@@ -287,7 +287,7 @@ static int tls_first(struct net_link *link)
 	ev_ssize_t got = evbuffer_copyout(bufferevent_get_input(link->bev), head, sizeof(head));
 
 	if (!SSL_is_server(link->tls->ssl) || link->tls->taken || got < 1 || head[0] != 0x16)
-		return 1; /* what is no TLS is told by its first bytes */
+		return 1; /* OpenSSL sees by the first byte what is no TLS */
 	if (got < (ev_ssize_t)sizeof(head))
 		return 0;
 	if (head[5] == 1 && (head[6] << 16 | head[7] << 8 | head[8]) <= SECURE_FIRST_BYTES)

@@ -83,7 +83,7 @@ static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t 
 /* The first bytes are those of a TLS handshake or alert, and this engine has no key. */
 static bool rpc_link_tls(struct rpc_link *link, uint32_t first)
 {
-	static const uint8_t alert[] = {0x15, 3, 1, 0, 2, 2, 70}; /* protocol_version */
+	static const uint8_t alert[] = SECURE_CLEAR_ALERT;
 	bool refused = first >> 16 == 0x1503;
 	uint8_t *room;
 

@@ -23,6 +23,14 @@ struct ssl_st;
 /* limit of the bytes that a handshake takes from the other end, whatever it sends */
 #define SECURE_HANDSHAKE_BYTES (64u << 10)
 #define SECURE_FIRST_BYTES 4096 /* the same of its first message, which has about 250 */
+/*
+ * The bytes of a TLS alert in clear text, protocol_version: one end of a link has a key, the other
+ * one has none. The end that gets it can log that.
+ */
+#define SECURE_CLEAR_ALERT                                                                         \
+	{                                                                                          \
+		0x15, 3, 1, 0, 2, 2, 70                                                            \
+	}
 
 /*
  * Reads what the settings name. control->secure is NULL: links are in clear text. Returns 0 or

@@ -12,11 +12,13 @@ import re
 import sys
 
 PASSED = {"OK", "EXPECTEDFAIL"}
+LAST_LINES = 30  # of a failed test, shown again when several variants have ended
 SKIPPED = {"SKIP", "IGNORED"}  # any other result, also an unknown one, is a failure
 
 
 class Result:
-    """What a test did. text: why it was skipped, or how it failed; seconds: wall time."""
+    """What a test did. text: why it was skipped, or how it failed; seconds: wall time; output: the
+    end of what a failed test wrote."""
 
     def __init__(self, row):
         # Meson writes `project:suite+suite / name`
@@ -31,13 +33,19 @@ class Result:
             self.kind, self.text = "skipped", reason(row)
         else:
             self.kind, self.text = "failed", result.lower()
+        self.output = written(row)[-LAST_LINES:] if self.kind == "failed" else []
+
+
+def written(row):
+    """The lines that a test wrote."""
+    text = (row.get("stdout") or "") + "\n" + (row.get("stderr") or "")
+    return [line.rstrip() for line in text.split("\n") if line.strip()]
 
 
 def reason(row):
     """The last line that a skipped test printed: by house rule, it names what the machine lacks."""
-    text = (row.get("stdout") or "") + "\n" + (row.get("stderr") or "")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    return lines[-1] if lines else "the test printed no reason"
+    lines = written(row)
+    return lines[-1].strip() if lines else "the test printed no reason"
 
 
 def results(lines):
@@ -69,6 +77,13 @@ def table(tests):
         longest = max(rows, key=lambda test: test.seconds)
         yield "%-10s %4d tests %6.0f s   longest: %s, %.0f s" % (
             name, len(rows), sum(test.seconds for test in rows), longest.name, longest.seconds)
+
+
+def failures(tests):
+    """Lines: each failed test with the end of its output."""
+    for test in tests:
+        if test.kind == "failed":
+            yield from ("", f"failed: {test.name}: {test.text}", *test.output)
 
 
 def report(tests):

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 from commands import README, README_TOOLS, bare, commands, names, page, shell
-from hosts import Hosts, ROOT, missing
+from hosts import Hosts, NAMES, ROOT, missing
 from not_run import NOT_RUN, why_not
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -24,6 +24,7 @@ OUTPUTS = {r"peercachectl get hello$": "world", r"peercachectl explain hello": "
            r"peercachectl explain probe": "found: ", r"peercachectl top": "health   ",
            r"(until )?peercachectl health": ": 10.0.0.", r"peercachectl members": " up, version ",
            r"peercachectl clear --cluster": "2 host(s)", r"peercachectl put": "stored"}
+SETTLED = "until peercachectl health && peercachectl directory; do sleep 0.2; done"
 START = ("2. Write the settings", "3. Look before you start", "4. Start")
 
 
@@ -56,6 +57,9 @@ class Pages(unittest.TestCase):
     def started(self, hosts, headings=START):
         self.execute(hosts, [block for block in shell(page("getting-started"))
                              if block.heading in headings])
+        if headings == START:  # hosts that have run for a while, as the other pages take them
+            for host, (status, output) in hosts.run(NAMES, SETTLED).items():
+                self.assertEqual(status, 0, f"the directory is not whole: {host}: {output}")
 
     def test_getting_started_without_nics(self):
         hosts = self.hosts()

@@ -39,10 +39,11 @@ class Options(unittest.TestCase):
 
 class Log(unittest.TestCase):
     def test_results_are_counted_and_named(self):
+        long = "\n".join(f"line {n}" for n in range(100))
         rows = [("a", "OK"), ("b", "FAIL"), ("c", "TIMEOUT"), ("d", "ERROR"),
                 ("e", "UNEXPECTEDPASS"), ("f", "EXPECTEDFAIL"), ("g", "INTERRUPT"),
                 ("i", "a result of the future")]
-        lines = [json.dumps({"name": "p:unit / " + n, "result": r, "duration": 2})
+        lines = [json.dumps({"name": "p:unit / " + n, "result": r, "duration": 2, "stdout": long})
                  for n, r in rows]
         lines.append(json.dumps({"name": "p:soft+hooks / h / i", "result": "SKIP",
                                  "stdout": "x\nno NIC here\n", "duration": 1.5}))
@@ -51,6 +52,9 @@ class Log(unittest.TestCase):
         self.assertEqual([t.name for t in tests if t.kind == "passed"], ["a", "f"])
         self.assertEqual([t.name for t in tests if t.kind == "failed"],
                          ["b", "c", "d", "e", "g", "i"])
+        said = list(testlog.failures(tests))
+        self.assertEqual(said[1:3] + said[-1:], ["failed: b: fail", "line 70", "line 99"])
+        self.assertEqual(len([line for line in said if line.startswith("failed: ")]), 6)
         self.assertEqual([(t.suite, t.text) for t in tests if t.kind == "skipped"],
                          [("soft", "no NIC here")])
         self.assertEqual([line.split()[:4] for line in testlog.table(tests)],

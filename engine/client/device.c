@@ -39,6 +39,7 @@ static struct {
 	int (*export)(void *to, uintptr_t at, size_t bytes, int type, unsigned long long flags);
 	int (*flush)(int target, int scope);
 	int (*primary_retain)(void **context, int device);
+	int (*primary_release)(int device);
 	int (*push)(void *context);
 	int (*pop)(void **context);
 	int (*stream_create)(void **stream, unsigned flags);
@@ -58,6 +59,7 @@ static struct {
 
 struct device_copies {
 	void *context, *stream;
+	int retained; /* the GPU whose context this one retains; -1: it is the caller's */
 	void *pinned; /* NULL: staging memory could not be pinned: copies from it end in the call */
 	/* free-running numbers of the oldest copy in flight and of the next one */
 	uint32_t first, last;
@@ -91,6 +93,7 @@ static bool load(void)
 		{"cuMemGetHandleForAddressRange", offsetof(typeof(cuda), export)},
 		{"cuFlushGPUDirectRDMAWrites", offsetof(typeof(cuda), flush)},
 		{"cuDevicePrimaryCtxRetain", offsetof(typeof(cuda), primary_retain)},
+		{"cuDevicePrimaryCtxRelease_v2", offsetof(typeof(cuda), primary_release)},
 		{"cuCtxPushCurrent_v2", offsetof(typeof(cuda), push)},
 		{"cuCtxPopCurrent_v2", offsetof(typeof(cuda), pop)},
 		{"cuStreamCreate", offsetof(typeof(cuda), stream_create)},
@@ -144,15 +147,22 @@ static bool is_ordered(const void *at)
 	return ordering >= ORDERED_FOR_OWNER || options & FLUSH_BY_HOST;
 }
 
+uint32_t device_at(const void *base)
+{
+	int type = 0, device = 0;
+
+	if (!load() || cuda.pointer_attribute(&type, MEMORY_TYPE, (uintptr_t)base) ||
+		type != TYPE_DEVICE || cuda.pointer_attribute(&device, ORDINAL, (uintptr_t)base))
+		return 0;
+	return 1u << (device & 31);
+}
+
 int device_export(const void *base, uint64_t bytes, uint64_t *ret_offset)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)base & ~(page - 1);
 	uintptr_t end = ((uintptr_t)base + bytes + page - 1) & ~(page - 1);
-	int fd = -1, type = 0;
+	int fd = -1;
 
-	if (!load() || cuda.pointer_attribute(&type, MEMORY_TYPE, (uintptr_t)base) ||
-		type != TYPE_DEVICE)
-		return -ENODEV;
 	if (!cuda.export)
 		return error_set(-EOPNOTSUPP,
 			"the CUDA driver gives no dma-buf to NICs: version 11.7 or later does");
@@ -168,18 +178,27 @@ int device_export(const void *base, uint64_t bytes, uint64_t *ret_offset)
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* The context that has the memory; memory mapped by the caller has none: that of its device. */
-static void *context_of(const void *at)
+static bool context_find(struct device_copies *d, const void *at)
 {
-	void *context = NULL;
 	int device = 0;
 
-	if (cuda.pointer_attribute(&context, CONTEXT, (uintptr_t)at) == 0 && context)
-		return context;
+	d->retained = -1;
+	if (cuda.pointer_attribute(&d->context, CONTEXT, (uintptr_t)at) == 0 && d->context)
+		return true;
 	if (!good(cuda.pointer_attribute(&device, ORDINAL, (uintptr_t)at),
 		    "cuPointerGetAttribute") ||
-		!good(cuda.primary_retain(&context, device), "cuDevicePrimaryCtxRetain"))
-		return NULL;
-	return context;
+		!good(cuda.primary_retain(&d->context, device), "cuDevicePrimaryCtxRetain"))
+		return false;
+	d->retained = device;
+	return true;
+}
+
+static struct device_copies *context_leave(struct device_copies *d)
+{
+	if (d->retained >= 0)
+		(void)cuda.primary_release(d->retained);
+	free(d);
+	return NULL;
 }
 
 static bool enter(const struct device_copies *d)
@@ -200,19 +219,13 @@ struct device_copies *device_open(const void *at, void *staging, size_t bytes)
 
 	if (!d)
 		return NULL;
-	d->context = context_of(at);
-	if (!d->context || !enter(d)) {
-		free(d);
-		return NULL;
-	}
+	if (!context_find(d, at) || !enter(d))
+		return context_leave(d);
 	if (good(cuda.stream_create(&d->stream, STREAM_NON_BLOCKING), "cuStreamCreate") &&
 		cuda.pin(staging, bytes, 0) == 0)
 		d->pinned = staging;
 	leave();
-	if (d->stream)
-		return d;
-	free(d);
-	return NULL;
+	return d->stream ? d : context_leave(d);
 }
 
 void device_close(struct device_copies *d)
@@ -227,7 +240,7 @@ void device_close(struct device_copies *d)
 			(void)cuda.unpin(d->pinned);
 		leave();
 	}
-	free(d);
+	(void)context_leave(d);
 }
 
 /* Starts the copies. `to`: they go to the segments. The context is current. */

@@ -13,9 +13,11 @@
 struct pc_segment;
 struct device_copies; /* those of one channel, by its thread */
 
+/* The GPU whose memory is at `base`, as one bit; 0: it is no memory of a GPU. Any thread. */
+uint32_t device_at(const void *base);
 /*
- * Returns a dma-buf of the range; *ret_offset: the range's offset in it. -ENODEV: it is no
- * memory of a GPU. Other errors, with the error text: NICs cannot write to it. Any thread.
+ * Returns a dma-buf of a range of a GPU; *ret_offset: the range's offset in it. Errors, with the
+ * error text: NICs cannot write to it. Any thread.
  */
 int device_export(const void *base, uint64_t bytes, uint64_t *ret_offset);
 

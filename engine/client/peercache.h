@@ -215,7 +215,8 @@ PC_API int pc_asked(struct pc *pc, bool gets, uint64_t **ret_words, size_t *ret_
  * Pages of this host, and sets, are copied by the driver in any case. A copy that fails is
  * PC_INVALID. Kernels that write a page end before its set begins; those that read it start after
  * its get has ended. `memfd` may also be a dma-buf; `base` is its mapping, or its address on a GPU.
- * A channel serves one GPU. A call returns when copies that it has begun have ended, as for READs.
+ * A call returns when copies that it has begun have ended, as for READs. PC_INVALID: a segment lies
+ * only partly in GPU memory, or the batches in flight of a channel have the memory of two GPUs.
  *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...
@@ -266,6 +267,8 @@ struct pc_segment {
 	void *base;
 	size_t bytes; /* length of the range, >= 1 */
 };
+/* True if a segment has a byte of registered GPU memory; pc_error() tells which. Any thread. */
+PC_API bool pc_memory_gpu(struct pc *pc, const struct pc_segment *segments, size_t count);
 
 /*
  * A page: the bytes of one key, 1 B to 64 MiB. set gathers them from the segments, get scatters

@@ -97,6 +97,15 @@ class Proof:
         ctypes.memmove(self.at, data, self.all)
         self.gpu.copy(self.memory, self.at, self.all)
 
+    def refused(self, session):
+        """The texts of calls that a CPU would have to copy: staged, and a part of a range."""
+        texts = []
+        for at, staged in ((self.memory, True), (self.memory + self.all - self.nbytes + 1, False)):
+            for verb in (session.get, session.set):
+                hits = verb("gpu", self.keys[:1], [at], self.nbytes, MS, staged)
+                texts.append("hit" if any(hits) else session.failures()["invalid"][2])
+        return texts
+
     def run(self):
         first, second = self.sessions
         self.fill(self.data)
@@ -116,6 +125,7 @@ class Proof:
         report["bytes_staged"] = second.counts()["bytes_staged"] - before
         report["get at home"] = self.read(first, self.memory)
         report["failures"] = [session.failures() for session in self.sessions]
+        report["refused"] = self.refused(second)
         for session in self.sessions:
             session.release(self.memory)
             session.close()

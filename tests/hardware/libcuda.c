@@ -7,7 +7,8 @@
  * again. A buffer that is used again, or a result that is read, too early, has wrong bytes.
  *
  * $STAND_IN_CUDA: "no-dma-buf" gives none; "failing" fails all copies; "unordered" has a GPU whose
- * memory NICs write in no order.
+ * memory NICs write in no order; "mapped": memory has no context; "second": the next memory is that
+ * of a second GPU.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -37,11 +38,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range {
 	uint8_t *at, *behind;
 	size_t bytes;
-	int fd;
+	int fd, device;
 } ranges[RANGES_MAX];
 static struct copy copies[COPIES_MAX];
-static uint32_t begun, ended, flushes, pins;
+static uint32_t begun, ended, flushes, pins, retained;
 static _Thread_local unsigned contexts; /* of this thread */
+static unsigned second, flushed;        /* its context; the GPU that was flushed last */
+static _Thread_local bool on_second;
 
 static bool is(const char *what)
 {
@@ -130,13 +133,29 @@ API int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
 	*context = &contexts;
+	__atomic_add_fetch(&retained, 1, __ATOMIC_SEQ_CST);
 	return device ? INVALID : 0;
+}
+
+API int cuDevicePrimaryCtxRelease_v2(int device);
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	__atomic_sub_fetch(&retained, 1, __ATOMIC_SEQ_CST);
+	return device ? INVALID : 0;
+}
+
+/* contexts that are retained now */
+API uint32_t standInRetained(void);
+uint32_t standInRetained(void)
+{
+	return __atomic_load_n(&retained, __ATOMIC_SEQ_CST);
 }
 
 API int cuCtxPushCurrent_v2(void *context);
 int cuCtxPushCurrent_v2(void *context)
 {
 	contexts++;
+	on_second = context == &second;
 	return context ? 0 : INVALID;
 }
 
@@ -150,7 +169,7 @@ int cuCtxPopCurrent_v2(void **context)
 API int cuMemAlloc_v2(uint64_t *at, size_t bytes);
 int cuMemAlloc_v2(uint64_t *at, size_t bytes)
 {
-	struct range r = {.bytes = (bytes + 4095) & ~(size_t)4095};
+	struct range r = {.bytes = (bytes + 4095) & ~(size_t)4095, .device = is("second")};
 	int rc = NO_MEMORY;
 
 	if (!contexts)
@@ -192,12 +211,14 @@ int cuMemFree_v2(uint64_t at)
 API int cuPointerGetAttribute(void *value, int attribute, uint64_t at);
 int cuPointerGetAttribute(void *value, int attribute, uint64_t at)
 {
-	if (!range_of(at))
+	const struct range *r = range_of(at);
+
+	if (!r || (attribute == 1 && is("mapped")))
 		return INVALID;
 	if (attribute == 1)
-		*(void **)value = &contexts;
+		*(void **)value = r->device ? &second : &contexts;
 	else
-		*(int *)value = attribute == 2 ? 2 : 0;
+		*(int *)value = attribute == 2 ? 2 : r->device;
 	return 0;
 }
 
@@ -220,6 +241,7 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope);
 int cuFlushGPUDirectRDMAWrites(int target, int scope)
 {
 	__atomic_add_fetch(&flushes, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&flushed, on_second, __ATOMIC_SEQ_CST);
 	return target || scope != 100 ? INVALID : contexts ? 0 : NO_CONTEXT;
 }
 
@@ -227,6 +249,12 @@ API uint32_t standInFlushes(void);
 uint32_t standInFlushes(void)
 {
 	return __atomic_load_n(&flushes, __ATOMIC_SEQ_CST);
+}
+
+API uint32_t standInFlushed(void);
+uint32_t standInFlushed(void)
+{
+	return __atomic_load_n(&flushed, __ATOMIC_SEQ_CST);
 }
 
 /* ranges of memory that are pinned now */

@@ -38,6 +38,9 @@ class Gpu(harness.ClusterTest):
         staged = 2 * PAGES * report["page_bytes"] if way == "staged" else 0
         self.assertEqual(report["bytes_staged"], staged)
         self.assertEqual(report["pins"], 0, "memory stays pinned")
+        for text, said in zip(report["refused"], 2 * ["the CPU, which cannot read the GPU memory"] +
+                              2 * ["of which a part is registered GPU memory"], strict=True):
+            self.assertIn(said, text)
 
     def test_nics_write_into_gpu_memory(self):
         report = self.proof(settings=["rail.mr_bytes=1MiB"])

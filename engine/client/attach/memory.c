@@ -260,7 +260,6 @@ static int memfd_seal(int memfd)
 int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint64_t offset)
 {
 	struct memory *m;
-	int exported;
 
 	error_clear();
 	if (!pc || !base || !bytes || memfd < -1 || bytes > UINTPTR_MAX - (uintptr_t)base)
@@ -273,12 +272,11 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
-	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset, .dmabuf = -1};
-	exported = device_export(base, bytes, &m->offset); /* done anew by region_add() */
-	m->device = exported != -ENODEV;
-	m->offset = offset;
-	if (exported >= 0)
-		close(exported);
+	*m = (struct memory){.base = base,
+		.bytes = bytes,
+		.offset = offset,
+		.dmabuf = -1,
+		.device = device_at(base)};
 	m->memfd = memfd < 0 ? -1 : fcntl(memfd, F_DUPFD_CLOEXEC, 0);
 	if (m->memfd < 0 && memfd >= 0) {
 		int rc = error_set(
@@ -404,6 +402,29 @@ int pc_memory_release(struct pc *pc, void *base)
 	return rc;
 }
 
+bool pc_memory_gpu(struct pc *pc, const struct pc_segment *segments, size_t count)
+{
+	const void *found = NULL;
+
+	pthread_mutex_lock(&pc->lock);
+	for (unsigned i = 0; i < REGIONS_MAX && !found; i++) {
+		const struct memory *m = pc->memory[i];
+
+		for (size_t s = 0; m && m->device && s < count && !found; s++) {
+			uintptr_t at = (uintptr_t)segments[s].base, base = (uintptr_t)m->base;
+
+			if (at < base ? base - at < segments[s].bytes : at - base < m->bytes)
+				found = segments[s].base;
+		}
+	}
+	pthread_mutex_unlock(&pc->lock);
+	if (found)
+		error_set(-EFAULT,
+			"the call copies its pages by the CPU, which cannot read the GPU memory at %p: call it without `staged`, with pages of at most %d segments",
+			found, PC_SEGMENTS_MAX);
+	return found;
+}
+
 /* ---- the copy of a channel, by its thread --------------------------------------------------- */
 
 static int memory_by_base(const void *a, const void *b)
@@ -463,9 +484,12 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 		else
 			high = middle;
 	}
-	if (!memory_holds(&ch->memory[low], at, bytes))
+	for (const struct memory_view *m = &ch->memory[low], *end = ch->memory + ch->memories;
+		device && m < end && (m->base <= at || m->base - at < bytes); m++)
+		if (m->device && (m->base > at || at - m->base < m->bytes))
+			return m;
+	if (device || !memory_holds(&ch->memory[low], at, bytes))
 		return NULL;
 	ch->memory_last = low;
-	return (device ? ch->memory[low].device : ch->memory[low].region != 0) ? &ch->memory[low]
-									       : NULL;
+	return ch->memory[low].region ? &ch->memory[low] : NULL;
 }

@@ -28,7 +28,7 @@ struct memory {
 	int memfd;
 	int dmabuf;      /* descriptor by which NICs reach memory of a device; -1: none */
 	uint16_t region; /* region number; 0: the range is not registered with the current engine */
-	bool device;     /* it is GPU memory: see device.h */
+	uint32_t device; /* its GPU, device_at(); 0: memory of the CPU */
 	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
 	uint32_t pins;   /* number of batches in flight that name this range */
 	uint32_t slot;   /* index of the range in pc->memory */
@@ -39,7 +39,7 @@ struct memory_view {
 	uintptr_t base;
 	uint64_t bytes;
 	uint16_t region;
-	bool device;
+	uint32_t device;
 	uint32_t slot;
 };
 
@@ -55,7 +55,7 @@ void memory_free_all(struct pc *pc);
 void memory_refresh(struct pc_channel *ch);
 /*
  * Finds a registered range by binary search; memory_find() first tries the last result. `device`: a
- * range of GPU memory, which need not be registered with the engine.
+ * range of GPU memory that has a byte of it, and need not be registered with the engine.
  */
 const struct memory_view *memory_search(
 	struct pc_channel *ch, uintptr_t at, uint64_t bytes, bool device);

@@ -186,6 +186,7 @@ struct pc_batch *batch_make(struct pc_channel *ch, enum batch_kind kind, uint32_
 	b->results = results;
 	b->lengths = NULL;
 	b->device = NULL;
+	b->gpus = 0;
 	b->deadline_ns = deadline_ns;
 	if (deadline_ns < ch->due_ns)
 		ch->due_ns = deadline_ns;
@@ -260,19 +261,34 @@ static void page_too_large(struct pc_batch *b, uint32_t i)
 }
 
 /*
- * Opens the copies to and from GPU memory. False: the driver refused, and all pages have ended,
- * also those that NICs could write, because nothing would make them visible to the GPU.
+ * Opens the copies to and from GPU memory, which are those of one GPU. False: the driver refused,
+ * or another GPU is in use, and all pages have ended, also those that NICs could write, because
+ * nothing would make them visible to the GPU.
  */
 static bool batch_device_open(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
+	uint32_t gpus = b->gpus;
+	bool one;
 
-	if (!ch->device)
+	for (const struct pc_batch *other = ch->first; other; other = other->next)
+		gpus |= other->gpus;
+	one = !(gpus & (gpus - 1));
+	if (one && ch->gpus != gpus) {
+		device_close(ch->device);
+		ch->device = NULL;
+	}
+	if (!one)
+		error_set(-EINVAL,
+			"the pages in flight have memory of several GPUs: use a channel for each GPU");
+	else if (!ch->device)
 		ch->device = device_open(b->device, ch->staging.base, STAGING_BYTES);
-	for (uint32_t i = 0; i < b->count && !ch->device; i++)
+	ch->gpus = one ? gpus : ch->gpus;
+	one &= ch->device != NULL;
+	for (uint32_t i = 0; i < b->count && !one; i++)
 		if (b->work[i].phase != PAGE_DONE)
 			page_done(b, i, PC_INVALID);
-	return ch->device;
+	return one;
 }
 
 /* Starts the look-ups, stores or removals of the pages. The batch is pinned. */

@@ -93,13 +93,18 @@ static void range_pin(struct pc_batch *b, const struct memory_view *m)
 		b->pinned[word] = 0;
 	}
 	b->pinned[word] |= 1ull << m->slot % 64;
-	if (unlikely(m->device))
+	if (unlikely(m->device)) {
 		b->device = (const void *)m->base;
+		b->gpus |= m->device;
+	}
 }
 
-/* Each segment by itself: they lie in several ranges, or some in none. */
-static bool page_find_segments(
-	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
+/*
+ * Each segment by itself: they lie in several ranges, or some in none. Clears p->bytes if one lies
+ * only partly in GPU memory.
+ */
+static bool page_find_segments(struct pc_batch *b, struct page_work *p, const struct pc_page *page,
+	const struct memory_view **last)
 {
 	bool all = true;
 
@@ -115,6 +120,8 @@ static bool page_find_segments(
 		else
 			m = memory_search(
 				b->channel, (uintptr_t)segment->base, segment->bytes, true);
+		if (m && !memory_holds(m, (uintptr_t)segment->base, segment->bytes))
+			p->bytes = 0;
 		all &= m && m == *last;
 		if (m)
 			range_pin(b, m);
@@ -144,7 +151,7 @@ static const struct memory_view *page_find_new(struct pc_batch *b, struct page_w
 		}
 		p->regular = false;
 	}
-	if (page_find_segments(b, page, &last))
+	if (page_find_segments(b, p, page, &last))
 		p->flags |= PAGE_REGISTERED;
 	return last;
 }
@@ -230,13 +237,14 @@ __attribute__((noinline)) static bool page_any(struct pc_batch *b, struct page_w
 	}
 	*last = page_find(b, p, page, *last);
 	before_set(before, p, page, *last);
-	return true;
+	return p->bytes;
 }
 
 /* Ends a page whose arguments are wrong, and tells which in pc_error(). */
 __attribute__((noinline, cold)) static void page_refuse(struct pc_batch *b, uint32_t i)
 {
 	const struct pc_page *page = &b->pages[i];
+	bool regular;
 
 	if (!key_valid(page))
 		error_set(0, "the key of page %u has %zu bytes; give 1 to %u", i,
@@ -244,6 +252,10 @@ __attribute__((noinline, cold)) static void page_refuse(struct pc_batch *b, uint
 	else if (!page->segments || page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
 		error_set(0, "page %u has %u segments; give 1 to %u: join neighbouring ones", i,
 			page->segments ? page->segment_count : 0, SEGMENTS_MAX);
+	else if (page_bytes(page, &regular))
+		error_set(0,
+			"page %u has a segment of which a part is registered GPU memory, and the rest is not: register all of it",
+			i);
 	else
 		error_set(0,
 			"page %u has a segment without address or length, or more than %u bytes in all",
@@ -310,6 +322,8 @@ static void pages_find_all(struct pc_batch *b)
 		if (b->work[i].phase != PAGE_DONE) {
 			b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;
 			last = page_find(b, &b->work[i], &b->pages[i], last);
+			if (!b->work[i].bytes)
+				page_refuse(b, i);
 		}
 }
 

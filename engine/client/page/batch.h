@@ -169,6 +169,7 @@ struct pc_batch {
 	/* get, set: an address of GPU memory of the pages; NULL: they have none, and the CPU
 	 * copies */
 	const void *device;
+	uint32_t gpus; /* a bit for each GPU whose memory the pages have, device_at() */
 	union {
 		const struct pc_page *pages;
 		struct peek *peek;   /* BATCH_PEEK */

@@ -9,7 +9,7 @@
  * len(ptrs) / len(keys) consecutive segments make one page. A staged call does not pass the
  * caller's segments to the library: a set copies the segments into the lane's stage before it
  * calls the library, a get copies the pages from the stage into the segments after the library
- * returned. The calling thread makes both copies.
+ * returned. The calling thread makes both copies, so memory of a GPU is refused.
  */
 #include "engine/client/python/session.h"
 
@@ -202,6 +202,13 @@ static int run_staged(struct call *c, size_t first, size_t count)
 	unsigned char *at = lane->stage;
 	int rc;
 
+	if (pc_memory_gpu(lane->pc, lane->page[first].segments, count * c->segments / c->pages)) {
+		for (size_t i = first; i < first + count; i++) {
+			lane->result[i] = PC_INVALID;
+			lane->bytes[i] = 0;
+		}
+		return 0;
+	}
 	for (size_t i = 0; i < count; i++) {
 		const struct pc_page *page = &lane->page[first + i];
 

@@ -155,6 +155,7 @@ struct pc_channel {
 	uint32_t memory_last; /* index in `memory` of the range that the last search found */
 	bool devices;         /* some of them are GPU memory */
 	struct device_copies *device; /* copies to and from it; NULL: none was needed yet */
+	uint32_t gpus;                /* the bit of their GPU */
 
 	struct pc_batch *first, *last; /* list of the batches in flight, oldest first */
 	/* number of queued pages: [1] those that wait for room on a rail, [0] all others */

@@ -129,7 +129,7 @@ def store(key: Any, ptrs: Sequence[int], sizes: Sequence[int]) -> Steps:
             return HIT if length == nbytes else INVALID
         yield ("remove", [key])
     elif length:
-        return INVALID
+        return HIT if length == nbytes else INVALID
     number = os.urandom(16)
     names = parts_of(number, nbytes)
     results = yield from move("set", names, cut(ptrs, sizes, nbytes, PART_BYTES))
@@ -157,12 +157,8 @@ def write(keys: Sequence[Any], ptrs: Sequence[int], sizes: Sequence[int]) -> Ste
     some = [i for i in range(len(keys)) if i not in own]
     results = [INVALID] * len(keys)
     for i in sorted(own):
-        if totals[i] > PAGE_BYTES_MAX:
-            if totals[i] <= VALUE_BYTES_MAX and 0 not in pages[i][0]:
-                results[i] = yield from store(keys[i], *pages[i])
-        elif 0 in pages[i][0] or \
-                not b"".join(map(ctypes.string_at, *pages[i])).startswith(MAGIC):  # reserved
-            some.append(i)
+        if totals[i] <= VALUE_BYTES_MAX and 0 not in pages[i][0]:
+            results[i] = yield from store(keys[i], *pages[i])
     found = yield from move("set", [keys[i] for i in some], [pages[i] for i in some])
     for i, result in zip(some, found):
         results[i] = result

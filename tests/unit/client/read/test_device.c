@@ -14,7 +14,9 @@ int cuCtxPushCurrent_v2(void *context);
 int cuMemAlloc_v2(uint64_t *at, size_t bytes);
 int cuMemFree_v2(uint64_t at);
 int cuMemcpy(uint64_t to, uint64_t from, size_t bytes);
+uint32_t standInFlushed(void);
 uint32_t standInPins(void);
+uint32_t standInRetained(void);
 
 enum { BYTES = 16 << 20, BATCH = 200 };
 
@@ -42,6 +44,7 @@ static int teardown(void **state)
 	setenv("STAND_IN_CUDA", "", 1);
 	rig_teardown(state);
 	assert_int_equal(standInPins(), 0);
+	assert_int_equal(standInRetained(), 0);
 	assert_int_equal(cuMemFree_v2((uintptr_t)gpu - 24), 0);
 	return 0;
 }
@@ -144,6 +147,45 @@ static void a_page_partly_in_gpu_memory_is_whole(void **state)
 	assert_true(same("key-1", plain, 0, 100) && same("key-1", host, 100, 100));
 }
 
+static void a_segment_partly_in_gpu_memory_is_refused(void **state)
+{
+	unsigned char plain[200];
+	struct pc_segment segment[2] = {{plain, 100}, {gpu, 100}};
+	struct pc_page page = {
+		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
+	enum pc_result result;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 200);
+	for (unsigned i = 0; i < 4; i++) {
+		segment[i % 2].base = i < 2 ? gpu - 99 : gpu + BYTES - 1;
+		assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
+		assert_int_equal(result, PC_INVALID);
+		assert_non_null(strstr(pc_error(), "page 0 has a segment of which a part is"));
+		assert_int_equal(pc_set(ch, &page, 1, PATIENCE_MS, &result), 0);
+		assert_int_equal(result, PC_INVALID);
+		assert_true(pc_memory_gpu(pc, segment, 2));
+		segment[i % 2].base = plain + 100;
+	}
+	segment[0].base = plain;
+	assert_false(pc_memory_gpu(pc, segment, 2));
+	segment[1].base = gpu - 100; /* what is beside it is memory as any other */
+	assert_false(pc_memory_gpu(pc, segment, 2));
+	assert_int_equal(get_one("key-1", gpu - 1, 200, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(get_one("key-1", gpu, 200, PATIENCE_MS), PC_HIT);
+}
+
+static void a_context_of_the_library_is_given_back(void **state)
+{
+	(void)state;
+	setenv("STAND_IN_CUDA", "mapped", 1);
+	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(get_one("key-1", gpu, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(standInRetained(), 1);
+	assert_true(gpu_has("key-1", 0, PAGE_BYTES));
+	setenv("STAND_IN_CUDA", "no-dma-buf", 1);
+}
+
 static void a_set_from_gpu_memory_comes_back_at_home(void **state)
 {
 	unsigned char *at = malloc(PAGE_BYTES);
@@ -229,6 +271,45 @@ static struct pc_batch *copying(void)
 	return batch;
 }
 
+static void a_channel_serves_one_gpu_after_another(void **state)
+{
+	uint64_t at = 0;
+	unsigned char *second;
+	struct pc_segment segment[2] = {{gpu, 100}, {NULL, 100}};
+	struct pc_page page = {
+		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
+	enum pc_result result;
+	struct pc_batch *batch;
+
+	(void)state;
+	setenv("STAND_IN_CUDA", "second", 1);
+	assert_int_equal(cuMemAlloc_v2(&at, PAGE_BYTES), 0);
+	setenv("STAND_IN_CUDA", "no-dma-buf", 1);
+	second = (unsigned char *)(uintptr_t)at;
+	assert_int_equal(pc_memory_register(pc, second, PAGE_BYTES, -1, 0), 1);
+	fake_page(&fake, "key-1", FAKE_A, 0, 200);
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned char *to = i == 1 ? second : gpu;
+
+		assert_int_equal(get_one("key-1", to, 200, PATIENCE_MS), PC_HIT);
+		assert_int_equal(cuMemcpy((uintptr_t)host, (uintptr_t)to, 200), 0);
+		assert_true(same("key-1", host, 0, 200));
+		assert_int_equal(standInPins(), 1);
+		assert_int_equal(standInFlushed(), i == 1);
+	}
+	segment[1].base = second;
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	assert_non_null(strstr(pc_error(), "use a channel for each GPU"));
+	batch = copying();
+	assert_int_equal(get_one("key-1", second, 200, PATIENCE_MS), PC_INVALID);
+	pc_wait(batch);
+	assert_many();
+	assert_int_equal(get_one("key-1", second, 200, PATIENCE_MS), PC_HIT);
+	assert_int_equal(pc_memory_release(pc, second), 0);
+	assert_int_equal(cuMemFree_v2(at), 0);
+}
+
 static void a_channel_that_closes_waits_for_copies(void **state)
 {
 	(void)state;
@@ -290,6 +371,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {GPU_TEST(pages_of_another_node_go_through_staging),
 		GPU_TEST(a_page_larger_than_staging_goes_through_it),
 		GPU_TEST(a_page_partly_in_gpu_memory_is_whole),
+		GPU_TEST(a_segment_partly_in_gpu_memory_is_refused),
+		GPU_TEST(a_channel_serves_one_gpu_after_another),
+		GPU_TEST(a_context_of_the_library_is_given_back),
 		GPU_TEST(a_set_from_gpu_memory_comes_back_at_home),
 		GPU_TEST(bytes_in_gpu_memory_are_compared_with_their_crc),
 		GPU_TEST(a_shorter_page_is_read_again_alone),

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/size_text.h"
@@ -365,4 +366,44 @@ void write_json(json_object *object, const char *path)
 			object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
 	if (out == stdout ? fflush(out) : fclose(out))
 		die("--json %s: %s", path, strerror(errno));
+}
+
+/* ---- programs in Python ---------------------------------------------------------------------- */
+
+/* Tells Python where the package of a build tree is, and returns the folder of this program. */
+static const char *set_path(void)
+{
+	static char path[4096];
+	const char *before = getenv("PYTHONPATH");
+	char package[4352], *slash;
+	ssize_t got = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	path[got > 0 ? got : 0] = '\0';
+	slash = strrchr(path, '/');
+	if (!slash)
+		return "";
+	*slash = '\0';
+	snprintf(package, sizeof(package), "%s/../engine/client/python", path);
+	if (access(package, F_OK))
+		return path; /* an installed program: Python finds an installed package */
+	snprintf(package, sizeof(package), "%s/../engine/client/python%s%s", path,
+		before ? ":" : "", before ? before : "");
+	setenv("PYTHONPATH", package, 1);
+	return path;
+}
+
+void become_python(const char *module, int count, char **words)
+{
+	const char *python = getenv("PEERCACHE_PYTHON");
+	char **args = calloc((size_t)count + 4, sizeof(*args));
+
+	if (!args)
+		die("out of memory");
+	setenv("PEERCACHE_PROGRAMS", set_path(), 1);
+	args[0] = python ? (char *)(uintptr_t)python : (char *)"python3";
+	args[1] = (char *)"-m";
+	args[2] = (char *)(uintptr_t)module;
+	memcpy(args + 3, words, (size_t)count * sizeof(*args));
+	execvp(args[0], args);
+	die("cannot run %s, which this command needs: %s", args[0], strerror(errno));
 }

@@ -138,4 +138,10 @@ void add_real(json_object *o, const char *name, double value);
 /* Writes an object to a file ("-": standard output), or calls die(). */
 void write_json(json_object *object, const char *path);
 
+/*
+ * Replaces this process with `python3 -m MODULE` and these words. It finds the package of a build
+ * tree by its path relative to this program, whose folder it gets in $PEERCACHE_PROGRAMS.
+ */
+_Noreturn void become_python(const char *module, int count, char **words);
+
 #endif

@@ -132,50 +132,24 @@ static const char help[] =
 
 /* ---- the program in Python ------------------------------------------------------------------- */
 
-/* Tells Python where the package of a build tree is. */
-static void set_path(void)
-{
-	const char *before = getenv("PYTHONPATH");
-	char path[4096], package[4352], *slash;
-	ssize_t got = readlink("/proc/self/exe", path, sizeof(path) - 1);
-
-	path[got > 0 ? got : 0] = '\0';
-	slash = strrchr(path, '/');
-	if (!slash)
-		return;
-	*slash = '\0';
-	snprintf(package, sizeof(package), "%s/../engine/client/python", path);
-	if (access(package, F_OK))
-		return; /* an installed program: Python finds an installed package */
-	snprintf(package, sizeof(package), "%s/../engine/client/python%s%s", path,
-		before ? ":" : "", before ? before : "");
-	setenv("PYTHONPATH", package, 1);
-}
-
 /*
  * Replaces this process with `python3 -m peercache.bench` and the options, without those of the C
  * program alone.
  */
 static void run_python(int argc, char **argv)
 {
-	const char *python = getenv("PEERCACHE_PYTHON");
-	char **args = calloc((size_t)argc + 6, sizeof(*args));
+	char **args = calloc((size_t)argc + 1, sizeof(*args));
 	int n = 0;
 
 	if (!args)
 		die("out of memory");
-	set_path();
-	args[n++] = python ? (char *)(uintptr_t)python : "python3";
-	args[n++] = "-m";
-	args[n++] = "peercache.bench";
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--api"))
 			i++;
 		else if (strcmp(argv[i], "--no-baseline") && strcmp(argv[i], "--keep-pages"))
 			args[n++] = argv[i];
 	}
-	execvp(args[0], args);
-	die("cannot run %s, which measures as SGLang calls: %s", args[0], strerror(errno));
+	become_python("peercache.bench", n, args);
 }
 
 /*

@@ -29,6 +29,8 @@ static const char help[] =
 	"  doctor               examine this host for an engine with the settings of --config and\n"
 	"                       --set, or of the one that runs: NICs, memory, cores, names, ports,\n"
 	"                       disks, limits, versions; each finding with its fix\n"
+	"  trial                measure the NICs of this host, or of two, for one report: what our\n"
+	"                       code assumes of a card, bytes, latencies, churn; its own --help\n"
 	"  drain                copy the pages of this host to others, the most recently used first,\n"
 	"                       into room that is free there; then the engine can be stopped\n"
 	"  undrain              end that\n"
@@ -116,6 +118,7 @@ static const char help[] =
 	"  $ peercachectl health || echo 'look at this host'\n"
 	"  $ until peercachectl directory; do sleep 1; done\n"
 	"  $ peercachectl doctor --config /etc/peercache.conf --peer 10.0.0.2\n"
+	"  $ peercachectl trial --peer 10.0.0.2\n"
 	"  $ peercachectl explain greeting\n"
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl match greeting farewell\n"
@@ -162,9 +165,9 @@ static const struct verb {
 	int least, most;
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
-	{"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3}, {"get", 2, 2},
-	{"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX}, {"clear", 1, 1},
-	{"keys", 1, 1}, {"keygen", 2, 2}};
+	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
+	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX},
+	{"clear", 1, 1}, {"keys", 1, 1}, {"keygen", 2, 2}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -297,6 +300,9 @@ static int command(struct ctl_run *ctl, int count, char **words)
 		fputs("peercachectl: health takes no arguments; see --help\n", stderr);
 		return CTL_NO_ANSWER; /* 1 and 2 are findings */
 	}
+	if (!verb->most)
+		die("%s takes its own options: write them behind it; see peercachectl %s --help",
+			words[0], words[0]);
 	if (count < verb->least || count > verb->most ||
 		(!strcmp(words[0], "put") && count != (ctl->text ? 2 : 3)))
 		die("%s: wrong number of arguments; see peercachectl %s --help", words[0],
@@ -363,6 +369,8 @@ int main(int argc, char **argv)
 	int o;
 
 	tool_begin();
+	if (argc > 1 && !strcmp(argv[1], "trial"))
+		become_python("peercache.trial", argc - 2, argv + 2);
 	while ((o = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
 		switch (o) {
 		case 's': ctl.socket = optarg; break;

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""peercachectl trial over software ConnectX: its steps, its report, and what ends it early."""
+
+import errno
+import glob
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import types
+import unittest
+from unittest import mock
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster")]
+import harness  # noqa: E402
+
+sys.path.insert(0, os.path.join(harness.BUILD, "engine/client/python"))
+from peercache.trial import frame, report  # noqa: E402
+
+
+class TrialTest(unittest.TestCase):
+    def setUp(self):
+        home = tempfile.TemporaryDirectory(prefix="pct-")
+        self.addCleanup(home.cleanup)
+        self.scratch, self.output = (os.path.join(home.name, name) for name in ("t", "o"))
+        os.mkdir(self.scratch)
+        self.env = {**os.environ, "TMPDIR": self.scratch, "PEERCACHE_PYTHON": sys.executable,
+                    "PEERCACHE_TRIAL_LOCK": f"trial-{os.getpid()}-{self.id()}"}
+
+    def trial(self, *words, devices=2, link="roce", **env):
+        """Starts a quick trial."""
+        before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
+                  harness.program("tests/connectx/libsoftconnectx.so"), "--devices", str(devices),
+                  "--link", link] if devices else []
+        process = subprocess.Popen(
+            [*before, harness.program("tools/peercachectl"), "trial", "--quick", "--pool-bytes",
+             "64MiB", "--output", self.output, *words], env={**self.env, **env},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def until(self, process, text):
+        """Reads the progress of a trial up to a line."""
+        for line in process.stderr:
+            if text in line:
+                return
+        self.fail(f"no {text!r}")
+
+    def assert_left_nothing(self):
+        left = [name for name in os.listdir(self.scratch) if not name.startswith("soft-connectx")]
+        self.assertEqual(left, [])
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                with open(path, "rb") as file:
+                    self.assertNotIn(self.scratch.encode(), file.read(), path)
+            except OSError:
+                continue
+
+    def archive(self):
+        """The texts of the report's files, and the page beside it."""
+        page, = glob.glob(self.output + "/*.html")
+        packed, = glob.glob(self.output + "/*.tar.gz")
+        self.assertEqual(len(os.listdir(self.output)), 2)
+        with tarfile.open(packed) as archive:
+            texts = {os.path.basename(member.name): archive.extractfile(member).read().decode()
+                     for member in archive if member.isfile()}
+        with open(page, encoding="utf-8") as file:
+            self.assertEqual(file.read(), texts["report.html"])
+        return texts
+
+
+class Whole(TrialTest):
+    def test_a_trial_answers_each_step_and_leaves_one_report(self):
+        status, out, err = harness.finish(self.trial(
+            "--json", "--anonymous", "--set", "cluster.id=secret=swordfish"))
+        found = json.loads(out)
+        answers = {step["name"]: step["answer"] for step in found["steps"]}
+        for name, answer in answers.items():
+            with self.subTest(name):
+                self.assertIn(answer, ("yes", "unknown") if name != "host: doctor" else
+                              ("yes", "no"), err)
+        self.assertEqual(status, int("no" in answers.values()), err)
+        for name in ("engines", "bytes: one process", "bytes: several processes"):
+            self.assertEqual(answers[name], "yes", err)
+        self.assertIn("The ConnectX was software", found["verdict"][0])
+        for step in found["steps"]:
+            self.assertTrue(step["text"], step)
+            if step["answer"] == "no":
+                self.assertTrue(step["do"], step)
+        texts = self.archive()
+        self.assertTrue({"trial.json", "report.html", "engine-0.log", "engine-1.log"} <= set(texts))
+        self.assertIn("<svg", texts["report.html"])
+        for name, text in texts.items():
+            self.assertNotIn(socket.gethostname(), text, name)
+            self.assertNotIn("swordfish", text, name)
+            self.assertNotIn("0000:0000:0000:ffff", text, name)  # a GID
+        self.assert_left_nothing()
+
+    def test_without_a_nic_the_report_says_that_nothing_is_known(self):
+        process = self.trial("--json", devices=0)
+        status, out, err = harness.finish(process)
+        self.assertIn(status, (0, 1), err)
+        found = json.loads(out)
+        self.assertIn("Go on: NOT KNOWN", found["verdict"][0])
+        ports = next(step for step in found["steps"] if step["name"] == "ports: state")
+        self.assertEqual(ports["answer"], "unknown")
+
+
+class Early(TrialTest):
+    def test_a_second_trial_is_refused_and_ctrl_c_keeps_what_there_is(self):
+        first = self.trial()
+        self.until(first, "] engines")
+        status, out, err = harness.finish(self.trial(devices=0))
+        self.assertEqual((status, out), (2, ""), err)
+        holder = re.search(r"another trial runs on this host: process (\d+) of user", err)
+        self.assertEqual(int(holder[1]), first.pid, err)
+        first.send_signal(signal.SIGINT)
+        status, _, err = harness.finish(first)
+        self.assertEqual(status, 130, err)
+        self.assertIn("Go on: NOT KNOWN. The trial was stopped", err)
+        steps = json.loads(self.archive()["trial.json"])["steps"]
+        self.assertEqual(steps[0]["answer"], "yes")
+        self.assertIn("not run", steps[-1]["text"])
+        self.assert_left_nothing()
+
+    def test_a_killed_trial_leaves_no_engine(self):
+        process = self.trial()
+        self.until(process, "] bytes")
+        process.kill()
+        harness.ended(process)
+
+        def gone():
+            try:
+                return not any(self.scratch in open(path, encoding="utf-8", errors="replace").read()
+                               for path in glob.glob("/proc/[0-9]*/cmdline"))
+            except OSError:
+                return False
+        harness.wait_for(gone, 30, "the engines end")
+
+    def test_an_engine_that_does_not_start_is_no_and_says_why(self):
+        status, out, err = harness.finish(self.trial("--json", "--set", "rail.devices=mlx5_7"))
+        self.assertEqual(status, 1, err)
+        steps = {step["name"]: step for step in json.loads(out)["steps"]}
+        self.assertEqual(steps["engines"]["answer"], "no")
+        self.assertIn("engine 0 does not start", steps["engines"]["text"])
+        self.assertIn("no engines run", steps["bytes: one process"]["text"])
+        self.assertIn("Go on: NO.", err)
+        self.assert_left_nothing()
+
+    def test_no_room_for_the_report_is_said(self):
+        os.mkdir(self.output)
+        trial = types.SimpleNamespace(
+            options=types.SimpleNamespace(devices=["soft"], anonymous=False), steps=[],
+            stopped=False, facts={}, started=0, folder=self.scratch, count=lambda answer: 0,
+            path=lambda name: os.path.join(self.scratch, name))
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with mock.patch("tarfile.TarFile.add", side_effect=full), \
+                self.assertRaises(frame.Refused) as said:
+            report.write(trial, self.output + "/report")
+        self.assertIn("is full: the report is not complete", str(said.exception))
+        self.assertEqual(os.listdir(self.output), ["report.html"])
+        status, _, err = harness.finish(self.trial("--output", "/proc/sys", devices=0))
+        self.assertEqual(status, 2)
+        self.assertRegex(err, "/proc/sys")
+
+
+if __name__ == "__main__":
+    harness.main(at_once=2)

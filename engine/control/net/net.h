@@ -118,7 +118,10 @@ size_t net_backlog(const struct net_link *link);
  * memory. Nothing is sent before net_commit().
  */
 uint8_t *net_reserve(struct net_link *link, size_t bytes);
-/* Queues the bytes that were written to the room. False: no memory. */
+/*
+ * Queues the bytes that were written to the room: all of one turn of the loop leave at its end,
+ * with TLS in as few records as they need. False: no memory.
+ */
 bool net_commit(struct net_link *link, size_t bytes);
 /* Hands to the kernel what it takes now. */
 void net_push(struct net_link *link);

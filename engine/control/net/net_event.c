@@ -34,7 +34,10 @@ struct net_link {
 	void *context;
 	struct evbuffer_iovec room; /* of net_reserve() */
 	size_t read_max;
-	struct net_tls *tls; /* NULL: clear text */
+	struct net_timer *due; /* sends in one piece what one turn of the loop commits */
+	bool waits;            /* for it */
+	bool unsent;           /* what was committed is lost: the connection ends when it fires */
+	struct net_tls *tls;   /* NULL: clear text */
 };
 
 /*
@@ -321,11 +324,15 @@ static int tls_handshake(struct net_link *link)
 	return -1;
 }
 
-/* Decrypts what has come, until there is room for no more. False: it is no TLS of this session. */
-static bool tls_read_in(struct net_link *link)
+/*
+ * Decrypts what has come, until there is room for no more: *ret_more. False: it is no TLS of this
+ * session.
+ */
+static bool tls_read_in(struct net_link *link, bool *ret_more)
 {
 	struct net_tls *tls = link->tls;
 
+	*ret_more = true;
 	while (evbuffer_get_length(tls->in) < link->read_max) {
 		struct evbuffer_iovec room;
 		size_t bytes = 0;
@@ -336,11 +343,17 @@ static bool tls_read_in(struct net_link *link)
 		ERR_clear_error();
 		good = SSL_read_ex(tls->ssl, room.iov_base, TLS_READ_BYTES, &bytes);
 		error = SSL_get_error(tls->ssl, good);
-		if (good != 1)
+		if (good != 1) {
+			*ret_more = error != SSL_ERROR_WANT_READ;
 			return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN;
+		}
 		room.iov_len = bytes;
 		if (evbuffer_commit_space(tls->in, &room, 1) < 0)
 			return false;
+		*ret_more = evbuffer_get_length(bufferevent_get_input(link->bev)) ||
+			    SSL_has_pending(tls->ssl);
+		if (!*ret_more)
+			return true;
 	}
 	return true;
 }
@@ -349,7 +362,7 @@ static bool tls_read_in(struct net_link *link)
 static void tls_readable(struct net_link *link)
 {
 	struct net_tls *tls = link->tls;
-	bool good;
+	bool good, more;
 
 	if (!tls->secured) {
 		int done = tls_handshake(link);
@@ -363,14 +376,13 @@ static void tls_readable(struct net_link *link)
 			return; /* the other end sends nothing before this one has */
 		}
 	}
-	good = tls_read_in(link);
+	good = tls_read_in(link, &more);
 	if (evbuffer_get_length(tls->in) < tls->want) {
 		if (!good)
 			tls_fail(link);
 		return;
 	}
-	if (!good || evbuffer_get_length(bufferevent_get_input(link->bev)) ||
-		SSL_has_pending(tls->ssl))
+	if (more)
 		bufferevent_trigger(link->bev, EV_READ,
 			(int)BEV_TRIG_IGNORE_WATERMARKS | (int)BEV_OPT_DEFER_CALLBACKS);
 	link->calls->readable(link->context);
@@ -380,8 +392,10 @@ static void tls_readable(struct net_link *link)
 static bool tls_write_out(struct net_tls *tls)
 {
 	size_t bytes = evbuffer_get_length(tls->out), sent = 0;
-	const unsigned char *text = evbuffer_pullup(tls->out, -1);
+	const unsigned char *text = bytes ? evbuffer_pullup(tls->out, -1) : NULL;
 
+	if (!bytes)
+		return true;
 	ERR_clear_error();
 	if (!tls->secured || !text || SSL_write_ex(tls->ssl, text, bytes, &sent) != 1)
 		sent = 0;
@@ -391,14 +405,37 @@ static bool tls_write_out(struct net_tls *tls)
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
+/* The turn is over. The call may free the link. */
+static void net_link_due(void *context)
+{
+	struct net_link *link = context;
+
+	link->waits = false;
+	if (!link->unsent)
+		net_push(link);
+	if (link->unsent)
+		link->calls->failed(link->context, ENOMEM);
+}
+
+static void net_link_defer(struct net_link *link)
+{
+	if (!link->waits)
+		net_defer(link->due);
+	link->waits = true;
+}
+
 struct net_link *net_adopt(struct event_base *base, int fd)
 {
 	struct net_link *link = calloc(1, sizeof(*link));
 
 	if (link)
+		link->due = net_timer_new(base, false, net_link_due, link);
+	if (link && link->due)
 		link->bev = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
 	if (link && link->bev)
 		return link;
+	if (link)
+		net_timer_free(link->due);
 	free(link);
 	close(fd);
 	return NULL;
@@ -491,12 +528,14 @@ int net_connect(struct net_link *link)
 
 void net_silence(struct net_link *link)
 {
+	net_timer_stop(link->due);
 	bufferevent_disable(link->bev, EV_READ | EV_WRITE);
 }
 
 void net_close(struct net_link *link)
 {
 	tls_free(link->tls);
+	net_timer_free(link->due);
 	bufferevent_free(link->bev);
 	free(link);
 }
@@ -525,7 +564,8 @@ void net_want(struct net_link *link, size_t bytes)
 
 size_t net_backlog(const struct net_link *link)
 {
-	return evbuffer_get_length(bufferevent_get_output(link->bev));
+	return evbuffer_get_length(bufferevent_get_output(link->bev)) +
+	       (link->tls ? evbuffer_get_length(link->tls->out) : 0);
 }
 
 uint8_t *net_reserve(struct net_link *link, size_t bytes)
@@ -540,14 +580,22 @@ uint8_t *net_reserve(struct net_link *link, size_t bytes)
 bool net_commit(struct net_link *link, size_t bytes)
 {
 	link->room.iov_len = bytes;
-	return evbuffer_commit_space(net_output(link), &link->room, 1) == 0 &&
-	       (!link->tls || tls_write_out(link->tls));
+	if (evbuffer_commit_space(net_output(link), &link->room, 1) < 0)
+		return false;
+	net_link_defer(link);
+	return true;
 }
 
+/* The bufferevent writes by itself only what the kernel does not take here. */
 void net_push(struct net_link *link)
 {
 	struct evbuffer *out = bufferevent_get_output(link->bev);
+	bool rest;
 
+	if (link->tls && !tls_write_out(link->tls)) {
+		link->unsent = true;
+		net_link_defer(link);
+	}
 	/*
 	 * The bufferevent protects the front of its buffer against other users; it is unprotected
 	 * for this one write.
@@ -556,6 +604,10 @@ void net_push(struct net_link *link)
 		(void)evbuffer_write(out, bufferevent_getfd(link->bev));
 		(void)evbuffer_freeze(out, 1);
 	}
+	rest = evbuffer_get_length(out) > 0;
+	if (rest != ((bufferevent_get_enabled(link->bev) & EV_WRITE) != 0))
+		(void)(rest ? bufferevent_enable(link->bev, EV_WRITE)
+			    : bufferevent_disable(link->bev, EV_WRITE));
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */

@@ -140,6 +140,7 @@ static SSL_CTX *secure_ctx_new(struct secure *secure)
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_num_tickets(ctx, 0);
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_set_read_ahead(ctx, 1);
 	/* a server without the key, but with a certificate, is refused: no CA is known */
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_psk_use_session_callback(ctx, key_use);

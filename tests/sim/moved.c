@@ -16,13 +16,9 @@ static uint64_t inserted_before; /* by all nodes up to moved_begin() */
 static uint64_t inserted_gone;   /* by processes that have ended */
 static double expected;          /* entries that the events so far move */
 
-/* Entries stored, without those that a comparison with their owners wrote once more. */
 static uint64_t inserted_by(const struct node *n)
 {
-	const uint64_t *counter = n->control.counter;
-
-	return n->running ? counter[COUNTER_entries_inserted] - counter[COUNTER_entries_repaired]
-			  : 0;
+	return n->running ? n->control.counter[COUNTER_entries_inserted] : 0;
 }
 
 static uint64_t inserted(void)

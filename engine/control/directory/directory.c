@@ -290,7 +290,7 @@ void directory_owner(const struct control *control, uint16_t peer, struct direct
 		.queued = owner_queued(owner),
 		.in_flight = owner->in_flight,
 		.background = owner->background,
-		.behind = owner->behind,
+		.behind = owner_behind(owner),
 		.unserved_ms = unserved_ns(dir, owner, now_ns) / 1000000,
 		.served_ms = -1};
 	if (owner->served_ns)

@@ -170,14 +170,12 @@ struct directory_counts {
 	unsigned suspect; /* owners for which publishes do not wait */
 	uint32_t partial; /* sets that were answered before all their owners had the entry */
 	/*
-	 * The walk over this engine's index after a change of the map. "compare": which entries
-	 * do new owners have already; "publish": the others, to the new owners; "wait": until
-	 * clients have read the new map; "remove": from the former owners; "": no walk.
+	 * After a change of the map. "publish": to owners that lack entries; "wait": until clients
+	 * have read the new map; "remove": from the former owners; "": none of these.
 	 */
 	const char *walk;
-	uint64_t walk_position,
-		walk_end;    /* of index_walk(); 0 while no part of the index is read */
-	uint64_t sweep_left; /* buckets of the shard to search for dead members */
+	uint64_t walk_position, walk_end; /* slots of all owners: published, and all */
+	uint64_t sweep_left;              /* buckets of the shard to search for dead members */
 };
 void directory_counts(const struct control *control, struct directory_counts *ret);
 

@@ -4,9 +4,6 @@
  * It knows which slots each owner lacks, walks over these slots to publish their pages, and
  * compares digests (directory_digest.c) with an owner that may differ. All of it runs in small
  * steps of one timer, move_slice(). Control plane's thread only.
- *
- * An owner is `fresh` if it may have any of our entries or none, `unsure` if it may have some that
- * it should not have, and `behind` while its walk waits for its acknowledgements.
  */
 #include <string.h>
 
@@ -155,7 +152,7 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 	uint64_t dead_ns = control_dead_ns(dir->control);
 
-	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
+	return owner->walk.slots || (oldest && net_now() - oldest->sent_ns >= dead_ns / 2);
 }
 
 bool slot_lags(struct directory *dir, uint32_t slot)
@@ -174,14 +171,9 @@ bool slot_lags(struct directory *dir, uint32_t slot)
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-static bool owner_has_room(const struct owner *owner)
-{
-	return owner->background + MOVE_PART <= OWNER_WALK_MAX;
-}
-
 static bool owner_ready(const struct owner *owner)
 {
-	return owner->ref && owner->walk.slots && owner_has_room(owner);
+	return owner->ref && owner->walk.slots && !owner_behind(owner);
 }
 
 static void walk_publish(
@@ -190,8 +182,6 @@ static void walk_publish(
 	const struct dir_request request = {DIR_PUBLISH, .key = entry->key,
 		.at = {.place = entry->place, .generation = entry->generation}};
 
-	dir->control->counter[COUNTER_entries_repaired] += owner->repair;
-	owner->kept -= owner->kept != 0;
 	/* there directory_serve_publish() inserts it, as for a set */
 	update_send(dir, &request, &owner->ref, 1);
 }
@@ -219,7 +209,7 @@ static unsigned walk_step(struct directory *dir, struct owner *owner, unsigned b
 	struct index_entry entries[MOVE_PART];
 	unsigned count, cost;
 
-	while (budget && walk->slots && owner_has_room(owner)) {
+	while (budget && walk->slots && !owner_behind(owner)) {
 		cost = 1 + walk_seek(dir, owner);
 		if (!walk->slots)
 			break;
@@ -235,14 +225,6 @@ static unsigned walk_step(struct directory *dir, struct owner *owner, unsigned b
 	return budget;
 }
 
-/* The owner lacks nothing any more. */
-static void walk_end(const struct directory *dir, struct owner *owner)
-{
-	owner->behind = owner->repair = false;
-	dir->control->counter[COUNTER_entries_kept] += owner->kept;
-	owner->kept = 0;
-}
-
 /* The next step of the walks of all owners that are ready. */
 static void walks_slice(struct directory *dir)
 {
@@ -255,26 +237,9 @@ static void walks_slice(struct directory *dir)
 		owner = STAILQ_FIRST(&dir->owners);
 		STAILQ_REMOVE_HEAD(&dir->owners, next);
 		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
-		if (owner_ready(owner)) {
-			budget = walk_step(dir, owner, budget);
-			if (!owner->walk.slots)
-				walk_end(dir, owner);
-		}
-		owner->behind |= owner->ref && owner->walk.slots && !owner_has_room(owner);
-	}
-}
-
-/* True if walks_slice() would read pages. */
-static bool walks_ready(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	if (dir->move.held)
-		return false;
-	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner_ready(owner))
-			return true;
-	return dir->self->walk.slots != 0;
+			budget = walk_step(dir, owner, budget);
+	}
 }
 
 /* ---- comparisons ----------------------------------------------------------------------------- */
@@ -295,53 +260,23 @@ void compare_mark(struct directory *dir, uint32_t ref)
 
 static bool compare_due(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
-	if (!owner->ref || owner->digest || owner->show)
-		return false;
-	return owner->fresh || (owner->unsure && now_ns >= tidy_from_ns(dir) && !owner->behind &&
-				       !suspect_steers(owner->why));
-}
-
-/* Goes on without an answer: a fresh owner lacks all that it owns. */
-static void compare_without(struct directory *dir, struct owner *owner)
-{
-	if (owner->fresh)
-		lacks_all(dir, owner);
-	owner->fresh = false;
-	digest_drop(owner);
-}
-
-/*
- * Returns whether it was asked. An owner without entries answers at once that it has none
- * (directory_serve_digest_ask()): it then lacks each of its slots in which this engine has pages.
- */
-static bool compare_ask(struct directory *dir, struct owner *owner)
-{
-	/* removes that it has not executed may be of entries that it has again */
-	owner->unsure = owner->fresh && owner_removing(owner);
-	if (digest_ask(dir, owner))
-		return true;
-	owner->unsure |= !member_link_now(dir->control, owner->ref);
-	compare_without(dir, owner);
-	return false;
+	return owner->ref && owner->unsure && !owner->digest && !owner->show &&
+	       !owner->walk.slots && now_ns >= tidy_from_ns(dir) && !suspect_steers(owner->why);
 }
 
 /* Asks the owners that are due. Called while no pages are counted. */
 static void compare_start(struct directory *dir, uint64_t now_ns)
 {
-	unsigned asked = 0;
+	unsigned asked = 0, digests = 0;
 	struct owner *owner;
 
-	for (int fresh = 1; fresh >= 0; fresh--) {
-		unsigned digests = 0; /* an unsure owner that is slow delays no fresh one */
-
-		STAILQ_FOREACH (owner, &dir->owners, next)
-			digests += owner->digest && owner->fresh == fresh;
-		STAILQ_FOREACH (owner, &dir->owners, next)
-			if (digests < COMPARE_OWNERS_MAX && owner->fresh == fresh &&
-				compare_due(dir, owner, now_ns) && compare_ask(dir, owner)) {
-				digests++;
-				asked++;
-			}
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		digests += owner->digest != NULL;
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		if (digests + asked >= COMPARE_OWNERS_MAX || !compare_due(dir, owner, now_ns))
+			continue;
+		owner->unsure = !member_link_now(dir->control, owner->ref);
+		asked += digest_ask(dir, owner);
 	}
 	if (dir->self->unsure && now_ns >= tidy_from_ns(dir)) {
 		dir->self->unsure = false;
@@ -351,21 +286,20 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
 }
 
 /*
- * The owner lacks the slots that differ. One that refuses entries lacks some of them: a full one
- * would refuse the same entries every minute.
+ * The owner lacks slots that differ: some, from a random one on, because one without room refuses
+ * the same entries each time.
  */
 static void lacks_differing(struct directory *dir, struct owner *owner)
 {
-	bool few = owner->refuses && !owner->fresh;
-	uint32_t from = few ? net_random() % MAP_SLOTS : 0, had = owner->walk.slots;
+	uint32_t from = net_random() % MAP_SLOTS;
 
 	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
 		uint32_t slot = (from + i) % MAP_SLOTS;
 
 		if (!owner->digest->differ[slot])
 			continue;
-		dir->control->counter[COUNTER_slots_differ] += owner->repair;
-		if ((!few || owner->walk.slots - had < COMPARE_FULL_SLOTS) && slot_any(dir, slot))
+		dir->control->counter[COUNTER_slots_differ]++;
+		if (owner->walk.slots < COMPARE_SLOTS && slot_any(dir, slot))
 			lack_add(dir, owner, slot);
 	}
 }
@@ -376,14 +310,9 @@ void compare_answered(struct directory *dir, struct owner *owner)
 
 	if (!digest->answered || !digest->counted)
 		return;
-	owner->kept = owner->fresh ? digest->pages : 0;
-	owner->repair = !owner->fresh;
 	lacks_differing(dir, owner);
 	show_begin(dir, owner);
-	owner->fresh = owner->refuses = false;
 	digest_drop(owner);
-	if (!owner->walk.slots)
-		walk_end(dir, owner);
 	move_soon(dir);
 }
 
@@ -400,26 +329,15 @@ static void compare_counted(struct directory *dir)
 		}
 }
 
-/* The same with the owners that have not answered in time. */
+/* Owners that have not answered in time are compared with at their next turn. */
 static void compare_late(struct directory *dir, uint64_t now_ns)
 {
 	struct owner *owner;
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->digest && !owner->digest->answered &&
-			now_ns >= owner->digest->asked_ns +
-					  (owner->fresh ? DIGEST_WAIT_NS : DIGEST_UNSURE_NS))
-			compare_without(dir, owner);
-}
-
-bool moves_any(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref && owner->fresh)
-			return true;
-	return dir->lack.count != 0;
+			now_ns >= owner->digest->asked_ns + DIGEST_WAIT_NS)
+			digest_drop(owner);
 }
 
 bool compares_any(const struct directory *dir)
@@ -444,7 +362,7 @@ static bool walks_any(const struct directory *dir)
 	const struct owner *owner;
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref && (owner->fresh || (owner->walk.slots && !owner->behind)))
+		if (owner_ready(owner))
 			return true;
 	return dir->self->walk.slots != 0;
 }
@@ -513,8 +431,6 @@ struct owners_change {
 	/* by index of an owner in `was`: its index in `now`, or NO_OWNER; it has lost a slot */
 	uint16_t to[OWNERS_MAX];
 	bool lost[OWNERS_MAX];
-	/* by index of an owner in `now`: it will be compared with for all slots that it has */
-	bool compared[OWNERS_MAX];
 	uint32_t lacking[OWNERS_MAX]; /* number of slots that each owner of `now` lacks */
 };
 
@@ -535,9 +451,8 @@ static void change_open(struct directory *dir, struct owners_change *c)
 			!(dir->map.left[k / 64] >> k % 64 & 1)) {
 			c->to[k] = (uint16_t)i;
 		} else if (owner && owner != dir->self) {
-			owner->fresh = true;
+			owner->unsure = true; /* it may have entries of before */
 		}
-		c->compared[i] = owner && owner->fresh && !owner->digest;
 	}
 }
 
@@ -554,7 +469,7 @@ static void slot_follow(struct directory *dir, struct owners_change *c, uint32_t
 
 		while (at < befores && c->to[was[at]] != now[i])
 			at++;
-		lack = at < befores ? lacked >> at & 1 : !c->compared[now[i]];
+		lack = at == befores || lacked >> at & 1;
 		if (at < befores)
 			stays[at] = true;
 		lacks |= (unsigned)lack << i;
@@ -570,6 +485,17 @@ static uint32_t walk_set(struct walk *walk, uint32_t slots)
 {
 	*walk = (struct walk){.slots = slots, .slot = walk->slot};
 	return slots;
+}
+
+/* True if removes for the owner are queued or sent, and not acknowledged. */
+static bool owner_removing(const struct owner *owner)
+{
+	const struct batch *batch;
+
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		if (batch->kind == DIR_REMOVE)
+			return true;
+	return owner->queued[DIR_REMOVE] > 0;
 }
 
 static void walks_set(struct directory *dir, const struct owners_change *c)
@@ -589,14 +515,11 @@ static void walks_set(struct directory *dir, const struct owners_change *c)
 		dir->lack.count += walk_set(&owner->walk, c->lacking[i]);
 	}
 	dir->lack.most = dir->lack.count;
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->behind && !owner->walk.slots)
-			walk_end(dir, owner); /* the pages are gone, or the slots */
 }
 
 /*
  * The owners have become those of `now`. Owners that have got a slot lack it; those that have come
- * are fresh, and those that have lost a slot are unsure: see COMPARING.md.
+ * or have lost a slot are unsure: see COMPARING.md.
  */
 static void lacks_follow(struct directory *dir, const struct map_view *now)
 {
@@ -663,20 +586,31 @@ void directory_forgotten(struct control *control, uint32_t ref)
 		return;
 	move_begin(dir, dir->lack.count != 0);
 	owner = owner_of(dir, ref);
-	if (owner == dir->self)
-		lacks_all(dir, owner);
-	else if (owner) {
-		digest_drop(owner);
-		owner->fresh = true;
-	}
+	if (!owner)
+		return;
+	digest_drop(owner);
+	lacks_all(dir, owner);
+	owner->unsure = true;
 }
 
 void directory_disk_opened(struct control *control)
 {
-	const struct map_view *view = member_map(control);
+	struct directory *dir = control->directory;
 
-	for (uint32_t i = 0; tier_pages(control) && i < view->owners; i++)
-		directory_forgotten(control, view->owner[i].ref);
+	if (!tier_pages(control))
+		return;
+	move_begin(dir, dir->lack.count != 0);
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		uint32_t ref[REPLICAS_MAX];
+		unsigned owners = slot_owners(dir->map.settled, slot, ref);
+
+		for (unsigned i = 0; i < owners; i++) {
+			struct owner *owner = owner_of(dir, ref[i]);
+
+			if (owner)
+				lack_add(dir, owner, slot);
+		}
+	}
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -705,15 +639,8 @@ static void move_step(struct directory *dir, uint64_t now_ns)
 /* True if the next step can do something at once. */
 static bool move_ready(const struct directory *dir)
 {
-	const struct owner *owner;
-
-	if (dir->reading.on || dir->sweep.left || dir->own.left || walks_ready(dir) ||
-		!TAILQ_EMPTY(&dir->asked))
-		return true;
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->digest && owner->fresh) /* its answer may be late */
-			return true;
-	return false;
+	return dir->reading.on || dir->sweep.left || dir->own.left ||
+	       (!dir->move.held && walks_any(dir)) || !TAILQ_EMPTY(&dir->asked);
 }
 
 void move_slice(void *context)
@@ -745,8 +672,6 @@ static const char *walk_name(const struct directory *dir)
 {
 	if (dir->lack.count)
 		return "publish";
-	if (moves_any(dir))
-		return "compare";
 	if (tidy_any(dir))
 		return net_now() < dir->tidy.from_ns ? "wait" : "remove";
 	return "";
@@ -761,15 +686,10 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		.partial = dir->partial,
 		.walk = walk_name(dir),
 		.sweep_left = dir->sweep.left};
-	if (dir->lack.count) {
-		ret->walk_position = dir->lack.most - dir->lack.count;
-		ret->walk_end = dir->lack.most;
-	} else if (ret->moving && dir->reading.on) {
-		ret->walk_position = dir->reading.slot;
-		ret->walk_end = MAP_SLOTS;
-	}
+	ret->walk_position = dir->lack.most - dir->lack.count;
+	ret->walk_end = dir->lack.most;
 	STAILQ_FOREACH (owner, &dir->owners, next) {
-		ret->behind += owner->ref && owner->behind;
+		ret->behind += owner_behind(owner);
 		ret->suspect += owner->ref && suspect_steers(owner->why);
 	}
 }

@@ -71,7 +71,6 @@ static void digest_add(struct directory *dir, const struct index_entry *entry)
 
 		if (!owner_counts(owner))
 			continue;
-		owner->digest->pages++;
 		owner->digest->differ[slot] +=
 			shard_entry_hash(dir_tag(&entry->key), entry->place, entry->generation);
 	}
@@ -407,8 +406,8 @@ void show_own(struct directory *dir)
 	}
 	dir->own.cursor = part.bucket;
 	dir->own.left = part.bucket ? dir->own.left - SHOW_BUCKETS : 0;
-	if (dir->own.left || !dir->self->refuses)
+	if (dir->own.left || !dir->own.refused)
 		return;
-	dir->self->refuses = false;
+	dir->own.refused = false;
 	lacks_all(dir, dir->self);
 }

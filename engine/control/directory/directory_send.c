@@ -15,16 +15,6 @@
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-bool owner_removing(const struct owner *owner)
-{
-	const struct batch *batch;
-
-	STAILQ_FOREACH (batch, &owner->batches, next)
-		if (batch->kind == DIR_REMOVE)
-			return true;
-	return owner->queued[DIR_REMOVE] > 0;
-}
-
 void owner_dirty(struct directory *dir, struct owner *owner)
 {
 	if (!owner->dirty) {
@@ -119,12 +109,11 @@ static void batch_entries(struct directory *dir, const struct batch *batch)
 }
 
 /* `failed`: ascending indices of those that the owner had no room for, or whose page it had not. */
-static void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
-	const uint32_t *failed, size_t failed_count)
+static void batch_resolve(
+	struct directory *dir, struct batch *batch, const uint32_t *failed, size_t failed_count)
 {
 	size_t at = 0;
 
-	owner->refuses |= batch->kind == DIR_PUBLISH && failed_count != 0;
 	for (unsigned i = 0; i < batch->count; i++) {
 		bool listed = at < failed_count && failed[at] == i;
 
@@ -263,7 +252,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
 	batch_again(dir, batch, ack->again, ack->n_again);
-	batch_resolve(dir, owner, batch, ack->failed, ack->n_failed);
+	batch_resolve(dir, batch, ack->failed, ack->n_failed);
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
 	show_next(dir, owner);
@@ -321,9 +310,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	if (owner->hints)
 		owner->hints->touches = owner->hints->reports = 0;
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
-	owner->kept = 0;
-	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
-	owner->warned = owner->refuses = false;
+	owner->unsure = owner->warned = false;
 	owner->walk = (struct walk){.slots = 0};
 	memset(owner->queued, 0, sizeof(owner->queued));
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)

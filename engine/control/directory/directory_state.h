@@ -6,8 +6,7 @@
  *
  * A slow owner, or one that acknowledges nothing, delays no other owner and costs bounded memory:
  * the targets that no client waits for are limited per owner. Above the limit, publishes are
- * skipped and the owner is `behind`: it lacks their slots, and its walk goes on once it
- * acknowledges again.
+ * skipped: the owner lacks their slots, and its walk goes on once it acknowledges again.
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
@@ -35,10 +34,7 @@ struct index_entry;
  * Limits on the targets of one owner that no client waits for, queued or in flight; see
  * owner_full().
  */
-/*
- * Above this limit, the owner is `behind`: publishes to it are skipped, and a walk makes up for
- * them later
- */
+/* Above this limit, publishes to the owner are skipped, and a walk makes up for them later */
 #define OWNER_PUBLISHES_MAX (3 * MESSAGE_PAGES_MAX)
 /*
  * Walks use this part of it: the rest is for pages that leave memory or come back from disk
@@ -67,19 +63,17 @@ struct index_entry;
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
 
-#define DIGEST_BUCKETS 32768         /* buckets of the shard counted in one step */
-#define DIGEST_WAIT_NS 2000000000ull /* a fresh owner that has not answered by then is sent all */
-/* Nothing waits for an unsure one, which reads its shard for one holder after the other. */
-#define DIGEST_UNSURE_NS 20000000000ull
+#define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
+/* nothing waits for an owner, which reads its shard for one holder after the other */
+#define DIGEST_WAIT_NS 20000000000ull
 /* It is an owner's turn COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
 #define COMPARE_MIN_NS (45ull * 1000000000)
 #define COMPARE_SPREAD_NS (30ull * 1000000000)
-#define COMPARE_DIAL_NS 1000000000ull /* for links with owners that are no neighbours */
-#define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
-#define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
-#define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
-/* An owner that refuses entries is published at most this many slots in one comparison */
-#define COMPARE_FULL_SLOTS (MAP_SLOTS / 128)
+#define COMPARE_DIAL_NS 1000000000ull  /* for links with owners that are no neighbours */
+#define COMPARE_OWNERS_MAX 16u         /* owners asked at a time: 512 KiB each */
+#define COMPARE_LOST_MAX 32u           /* owners of a map that need no turn: see compare_mark() */
+#define COMPARE_TURN_OWNERS 8u         /* whose turn it is at a time */
+#define COMPARE_SLOTS (MAP_SLOTS / 16) /* slots that are published after one comparison */
 
 #define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
 /* What is done to a key at an owner, in the order in which queued targets are sent to an owner. */
@@ -172,9 +166,8 @@ struct digest {
 	const struct rpc_link *via; /* on which it was sent */
 	uint64_t asked_ns;
 	bool answered;
-	bool none;      /* the owner has no entry of this engine */
-	bool counted;   /* our index was read */
-	uint64_t pages; /* number of entries that it should have */
+	bool none;    /* the owner has no entry of this engine */
+	bool counted; /* our index was read */
 	/* of each slot of the map: our sum less its sum, as far as they are known */
 	uint64_t differ[MAP_SLOTS];
 };
@@ -205,6 +198,7 @@ TAILQ_HEAD(askeds, asked);
 struct own_shard {
 	uint64_t left;   /* buckets that are still to be looked at, */
 	uint32_t cursor; /* from here on */
+	bool refused;    /* an entry of it had no room */
 };
 
 /* Told a holder TOUCH_PACE_MS after the first of them, best effort. */
@@ -228,12 +222,7 @@ struct owner {
 	/* number of targets of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	struct walk walk;
-	bool behind;   /* its walk waits for acknowledgements */
-	bool fresh;    /* it may have any of our entries or none, */
-	bool unsure;   /* or some that it should not have: see directory_compare.c */
-	bool refuses;  /* since the last comparison it had no room for an entry */
-	bool repair;   /* its walk publishes what it should have had, */
-	uint64_t kept; /* or all but this number of entries at least, which it has */
+	bool unsure; /* it may have entries that it should not have, or lack some unnoticed */
 	bool warned;
 	enum suspect_why
 		why;         /* as of the last look: when it began to owe, on patrol, at its acks */
@@ -524,8 +513,6 @@ void updates_close(struct directory *directory);
 
 /* ---- directory_send.c ------------------------------------------------------------------------ */
 
-/* True if removes for the owner are queued or sent, and not acknowledged. */
-bool owner_removing(const struct owner *owner);
 /*
  * Puts the target into its owner's queue, or among the orphans if that owner has died during this
  * turn.
@@ -593,9 +580,12 @@ unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor
 	struct index_entry *ret_entries);
 /* True if slot_pages() may find a page. */
 bool slot_any(const struct directory *directory, uint32_t slot);
-/*
- * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
- */
+/* True if the owner's walk waits for its acknowledgements. */
+static inline bool owner_behind(const struct owner *owner)
+{
+	return owner->walk.slots && owner->background + MOVE_PART > OWNER_WALK_MAX;
+}
+/* True if the owner lacks slots, or a batch is unacknowledged for half of dead_after_ms. */
 bool owner_lags(const struct directory *directory, const struct owner *owner);
 /* True if an owner of the slot is slow: its former owners keep their entries. */
 bool slot_lags(struct directory *directory, uint32_t slot);
@@ -612,8 +602,11 @@ void compare_mark(struct directory *directory, uint32_t ref);
 /* The owner has answered, or our pages were counted: judges it once both are true. */
 void compare_answered(struct directory *directory, struct owner *owner);
 void compare_tick(struct directory *directory, uint64_t now_ns);
-/* True while owners are fresh or lack slots. */
-bool moves_any(const struct directory *directory);
+/* True while owners lack slots. */
+static inline bool moves_any(const struct directory *directory)
+{
+	return directory->lack.count != 0;
+}
 /* True while an owner, or this engine's shard, is unsure or compared with. */
 bool compares_any(const struct directory *directory);
 /* Makes the next step run within MOVE_PACE_MS. */

@@ -7,8 +7,8 @@
  * only.
  *
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
- * skipped: the owner is behind, it lacks the slot, and its walk makes up for it
- * (directory_compare.c). A remove above its limit is dropped: the owner is compared with.
+ * skipped: the owner lacks the slot, and its walk makes up for it (directory_compare.c). A remove
+ * above its limit is dropped: the owner is compared with.
  */
 #include <stdlib.h>
 
@@ -245,7 +245,6 @@ static void target_leave_out(
 	if (update->kind == DIR_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
 		lack_add(dir, owner, map_slot_of(&update->key));
-		owner->behind = owner->walk.slots != 0;
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
 		owner->unsure = true;
@@ -289,7 +288,7 @@ void target_background_end(struct directory *dir, struct dir_target *target)
 	if (!target->background)
 		return;
 	target->background = false;
-	if (--owner->background == 0 && !owner->behind)
+	if (--owner->background == 0 && !owner->walk.slots)
 		owner->warned = false;
 }
 
@@ -414,7 +413,7 @@ static enum outcome update_do_here(struct directory *dir, const struct dir_updat
 	done = entry_insert(dir, &update->key, &at, &evicted);
 	if (evicted != EVICTED_NOT)
 		target_again(dir, &update->target[update->targets - 1], evicted);
-	dir->self->refuses |= !done;
+	dir->own.refused |= !done;
 	return done ? OUTCOME_DONE : OUTCOME_FAILED;
 }
 

@@ -175,6 +175,12 @@ static inline struct owner *mute_owner(void)
 		member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->peer);
 }
 
+/* It lacks nothing, and has acknowledged all. */
+static inline bool mute_all_sent(void)
+{
+	return !mute_owner()->walk.slots && mute_owner()->background == 0;
+}
+
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 static inline bool owned_by(uint32_t ref, uint64_t number)

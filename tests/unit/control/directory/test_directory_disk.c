@@ -85,12 +85,6 @@ static void open_disk(unsigned count)
 	directory_disk_opened(&node[HOLDER].control);
 }
 
-static uint64_t stored(void)
-{
-	return node[0].control.counter[COUNTER_entries_inserted] +
-	       node[1].control.counter[COUNTER_entries_inserted];
-}
-
 static void pages_that_are_found_on_disk_are_published(void **state)
 {
 	(void)state;
@@ -202,26 +196,20 @@ static void a_page_that_is_in_memory_too_has_one_entry(void **state)
 	assert_int_equal(found_at_owners(0, HOLDER, 3), 2);
 }
 
-static void after_a_warm_restart_they_are_not_published_again(void **state)
+static void after_a_warm_restart_they_are_found_again(void **state)
 {
-	uint64_t before;
-
 	(void)state;
 	open_three();
 	open_disk(KEYS);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
-	before = stored();
 	node[HOLDER].keep_ref = node[HOLDER].control.ref;
 	node_close(HOLDER);
 	node[HOLDER].disk_pages = 0; /* its disk is not open yet */
 	assert_true(nodes_until(!sees(0, HOLDER) && !sees(1, HOLDER), 3000));
 	assert_int_equal(node_open(HOLDER, node_at(0)), 0);
 	assert_true(nodes_until(settled(), 9000));
-	assert_true(stored() == before);
 	open_disk(KEYS);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
-	assert_int_equal(stored(), before);
-	assert_int_equal(node[HOLDER].control.counter[COUNTER_entries_kept], before);
 }
 
 static void a_report_about_a_page_that_is_on_disk_is_wrong(void **state)
@@ -283,7 +271,7 @@ int main(void)
 		DISK_TEST(a_page_that_leaves_the_disk_is_removed_at_all_owners),
 		DISK_TEST(a_new_owner_gets_the_entries_too),
 		DISK_TEST(a_page_that_is_in_memory_too_has_one_entry),
-		DISK_TEST(after_a_warm_restart_they_are_not_published_again),
+		DISK_TEST(after_a_warm_restart_they_are_found_again),
 		DISK_TEST(a_report_about_a_page_that_is_on_disk_is_wrong),
 		DISK_TEST(while_former_owners_have_it_the_older_entry_is_removed_as_well),
 	};

@@ -57,8 +57,9 @@
 /* the same limit for an op longer than a slice: it holds more than two of them */
 #define STRIPE_BYTES_BIG (4u << 20)
 
-#define FRESH_NS 1000000000ull /* how long exists and set trust a location in the cache */
-#define TOUCH_NS 1000000000ull /* minimum time between two CTL_TOUCH for one page */
+#define FRESH_NS 1000000000ull    /* how long exists and set trust a location in the cache */
+#define TOUCH_NS 1000000000ull    /* minimum time between two CTL_TOUCH for one page */
+#define TOUCH_HEAD_NS 50000000ull /* the same for look-ups of heads, see pc_channel_head() */
 /* minimum time between two wake-ups of the control plane for touches alone: it sends them to their
  * holders every 20 ms */
 #define TOUCH_WAKE_NS 2000000ull

@@ -524,6 +524,12 @@ void pc_channel_gap(struct pc_channel *ch, bool gap)
 		ch->gap = gap;
 }
 
+void pc_channel_head(struct pc_channel *ch, bool head)
+{
+	if (ch)
+		ch->head = head;
+}
+
 bool pc_poll(struct pc_batch *b)
 {
 	if (!b)

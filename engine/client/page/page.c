@@ -166,8 +166,10 @@ __attribute__((noinline)) static void notice_wanted(
 
 	if (unlikely(!e))
 		e = cache_find(ch, &p->key);
-	if (e)
-		/* cache_set.seen_ms stays: the look-up did not confirm the location */
+	/* cache_set.seen_ms stays: the look-up did not confirm the location */
+	if (e && ch->head && channel_now_ms(ch) - e->touched_ms >= TOUCH_HEAD_NS / 1000000)
+		notice_tell(ch, e, false, channel_now_ms(ch));
+	else if (e)
 		notice_again(ch, e, channel_now_ms(ch));
 }
 

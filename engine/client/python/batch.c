@@ -118,7 +118,9 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 		texts_tell(c->name_space, pages, count);
 		pc_channel_gap(ch, c->gap);
 		return pc_submit_set(ch, pages, n, ms, result, ret_batch);
-	case VERB_EXISTS: return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
+	case VERB_EXISTS:
+		pc_channel_head(ch, c->storing);
+		return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
 	case VERB_PREFETCH: return pc_submit_prefetch(ch, pages, n, ms, result, ret_batch);
 	default: return pc_submit_remove(ch, pages, n, ms, result, ret_batch);
 	}

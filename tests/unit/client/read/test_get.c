@@ -229,6 +229,23 @@ static void a_page_that_is_read_is_touched_once_a_second(void **state)
 	assert_int_equal(SEEN(touches), 1);
 }
 
+static void a_head_that_is_looked_up_is_touched_twenty_times_a_second(void **state)
+{
+	const unsigned touches[] = {1, 2, 2, 3}; /* after each look-up */
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 64);
+	for (unsigned n = 0; n < 4; n++) {
+		pc_channel_head(ch, n != 2);
+		assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+		assert_int_equal(exists_one("other", PATIENCE_MS), PC_MISS);
+		for (unsigned ms = 0; SEEN(touches) < touches[n] && ms < PATIENCE_MS; ms++)
+			usleep(1000);
+		assert_int_equal(SEEN(touches), touches[n]);
+		rig_pass_ms(60);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -245,6 +262,7 @@ int main(void)
 		RIG_TEST(exists_looks_up_again_after_one_second),
 		RIG_TEST(a_key_named_twice_in_a_batch_is_read_twice),
 		RIG_TEST(a_page_that_is_read_is_touched_once_a_second),
+		RIG_TEST(a_head_that_is_looked_up_is_touched_twenty_times_a_second),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -522,6 +522,37 @@ class Hybrid(StoreTest):
                 store.batch_set_v1(tail, places, SimpleNamespace(prefix_keys=head))
             self.assertEqual({call[0][7] for call in session.set.call_args_list}, {gap}, result)
 
+    def test_without_a_head_a_set_follows_what_its_thread_has_looked_up(self):
+        """Once, and if some of that is stored."""
+        store, keys = self.store(0, self.filled(Pool(12, [4096]), 12)), keys_of(self.first, 12)
+        places = store._pools["kv"].pool.indices(range(8, 12))
+
+        def heads(there, *calls):
+            with mock.patch.object(store, "_session") as session, \
+                    mock.patch.object(store, "_there", return_value=there) as asked:
+                session.prefix.return_value = 0
+                session.set.side_effect = lambda _, keys, *more: [True] * len(keys)
+                for call, *args in calls:
+                    call(*args)
+                return ([args[1] for args, _ in asked.call_args_list],
+                        [call[0][7] for call in session.set.call_args_list])
+
+        follow = (store.batch_set_v1, keys[8:], places)
+        named = SimpleNamespace(prefix_keys=keys[:4])
+        look, look_v2 = (store.batch_exists, keys[:8]), (store.batch_exists_v2, keys[:8], [])
+        whole = (store.batch_exists, keys)
+        for there, gap in (([True] * 8, False), ([True, False], True), ([False, True], False)):
+            for first in look, look_v2, whole:
+                self.assertEqual(heads(there, first, follow, follow), ([keys[:8]], [gap, False]))
+        self.assertEqual(heads([True, False], look, follow + (named,), follow),
+                         ([keys[:4]], [True, False]))
+        self.assertEqual(heads([True], (store.batch_exists, keys[4:], named), follow),
+                         ([keys[:4], keys[:8]], [False]))
+        thread = threading.Thread(target=lambda: store.batch_exists(keys[:8]))
+        thread.start()
+        thread.join()
+        self.assertEqual(heads([True], follow), ([], [False]))
+
     def test_all_restorable_prefix_lengths_are_returned(self):
         """SGLang's ranks agree on a length that each can restore. It may be no rank's longest."""
         kv, mamba = Pool(10, [4096]), Pool(10, [3000])

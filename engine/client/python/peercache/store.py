@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from typing import Any, Callable, Optional, Sequence
 
@@ -152,6 +153,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         self._pools: dict[str, Pool] = {}
         self._unknown_policies: set[str] = set()
         self._stats = Stats()
+        self._before = threading.local()  # .keys: what the thread looked up last
         self._v1 = self.config.interface_v1 and calls_v1()
         self._attach(self.config)
         self._memory = Memory(self._session)
@@ -370,17 +372,25 @@ class PeerCacheStore(Guarded, HiCacheStorage):
                      for a, b in zip(there, part)]
         return there
 
-    def _use_prefix(self, extra_info: Any, storing: bool = False) -> bool:
-        """Looks up the KV pages before those of a call, so that their holders keep them.
+    def _use_prefix(self, extra_info: Any, keys: Sequence[str], storing: bool = False) -> bool:
+        """Looks up the KV pages before `keys` of a call, so that their holders keep them.
 
         SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
         is of no use to others without it. SGLang names the head if
-        "hicache_storage_pass_prefix_keys" is set. Returns False if one of them is missing; it is
-        not if its owner could not be asked. No error is raised.
+        "hicache_storage_pass_prefix_keys" is set. If not, the pages before those of a set are what
+        its thread looked up just before, if some of that is stored. Returns False if one of them
+        is missing; it is not if its owner could not be asked. No error is raised.
         """
         try:
-            keys = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
-            return not keys or all(self._there(self._pools[KV], keys, storing, (MISS, STALE)))
+            named = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it
+            looked, self._before.keys, head = getattr(self._before, "keys", []), [], named
+            if storing and looked and not named:
+                known = keys and keys[0] in looked
+                head = looked[:looked.index(keys[0])] if known else looked
+            there = head and self._there(self._pools[KV], head, storing, (MISS, STALE))
+            if not storing:
+                self._before.keys = named + list(keys)
+            return all(there) or not named and not there[0]
         except Exception as error:  # pylint: disable=broad-except
             self._failed("look-up of a prefix", error)
             return True
@@ -400,7 +410,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
         """Stores KV pages of the KV pool. Returns True for each page that every node can find."""
-        gap = not self._use_prefix(extra_info, storing=True)
+        gap = not self._use_prefix(extra_info, keys, storing=True)
         return self._move("backup", self._pools[KV], keys, host_indices, gap=gap)
 
     @guarded(nothing(0))
@@ -410,7 +420,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         The pages found count as used, so that their holders evict other pages first.
         """
         pages = self._kv_prefix(keys)
-        self._use_prefix(extra_info)
+        self._use_prefix(extra_info, keys)
         return pages
 
     def _kv_prefix(self, keys: Sequence[str]) -> int:
@@ -461,7 +471,8 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         other than "kv" are copied before they are stored, because SGLang may reuse them during the
         call.
         """
-        gap = not self._use_prefix(extra_info, storing=True)
+        keys = next((t.keys for t in transfers or () if plain(t.name) == KV), None)
+        gap = not self._use_prefix(extra_info, keys or (), storing=True)
         return self._move_v2("backup", transfers, gap)
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
@@ -475,7 +486,7 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         may miss.
         """
         found = self._exists_v2(keys, pool_transfers)
-        self._use_prefix(extra_info)
+        self._use_prefix(extra_info, keys)
         return pool_result(*found)
 
     @guarded(lambda *_args, **_kwargs: (0, {}, []))

@@ -22,6 +22,8 @@
 #include "config/stdout.h"
 #include "config/unit.h"
 #include "config/version.h"
+#include "dv/experiment.h"
+#include "dv/setup.h"
 #include "engine/control/base/control.h"
 #include "engine/control/control_open.h"
 #include "engine/control/net/address.h"
@@ -38,6 +40,8 @@ struct arguments {
 	bool plan_only;  /* --plan */
 	bool check_only; /* --check */
 	int ready_fd;    /* file descriptor of --ready-fd; -1: none */
+	char *card;      /* --card; NULL: none */
+	uint64_t tries;  /* --tries */
 };
 
 /* The control plane that the signal handler stops. NULL: it has stopped, and is being closed. */
@@ -56,6 +60,9 @@ static const char usage[] =
 	"      --check                  check what can be known before the start and exit\n"
 	"      --user NAME              for --check: the user that will run the engine (default: that\n"
 	"                               of " UNIT_NAME ", if this host has it)\n"
+	"      --card NIC[,NIC]         try whether a port, or two, are as this program assumes; prints a\n"
+	"                               JSON document for each experiment, and exits\n"
+	"      --tries N                of each experiment of --card that counts (default 1000000)\n"
 	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
 	"  -h, --help                   print this text and all settings\n"
 	"  -V, --version                print the version\n"
@@ -87,7 +94,7 @@ static const char examples[] =
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-enum { OPTION_PLAN = 256, OPTION_CHECK, OPTION_USER, OPTION_READY_FD };
+enum { OPTION_PLAN = 256, OPTION_CHECK, OPTION_USER, OPTION_READY_FD, OPTION_CARD, OPTION_TRIES };
 
 static const struct option long_options[] = {
 	{"config", required_argument, NULL, 'c'},
@@ -96,6 +103,8 @@ static const struct option long_options[] = {
 	{"check", no_argument, NULL, OPTION_CHECK},
 	{"user", required_argument, NULL, OPTION_USER},
 	{"ready-fd", required_argument, NULL, OPTION_READY_FD},
+	{"card", required_argument, NULL, OPTION_CARD},
+	{"tries", required_argument, NULL, OPTION_TRIES},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{0},
@@ -152,6 +161,12 @@ static int arguments_read(int argc, char **argv, struct arguments *args, struct 
 		case OPTION_PLAN: args->plan_only = true; break;
 		case OPTION_CHECK: args->check_only = true; break;
 		case OPTION_USER: break; /* check_as_read() */
+		case OPTION_CARD: args->card = optarg; break;
+		case OPTION_TRIES:
+			args->tries = strtoull(optarg, NULL, 10);
+			if (!args->tries)
+				return refused("--tries: give a number from 1 on");
+			break;
 		case OPTION_READY_FD:
 			if (fd_parse(optarg, &args->ready_fd) < 0)
 				return EXIT_USAGE;
@@ -419,6 +434,28 @@ static int check(struct settings *settings, const struct check_as *as)
 	return EXIT_OK;
 }
 
+/* ---- --card ---------------------------------------------------------------------------------- */
+
+#define CARD_TRIES 1000000
+#define CARD_SECONDS 10
+
+static int card(const struct settings *settings, const struct arguments *args)
+{
+	char *other = strchr(args->card, ',');
+	struct dv_experiment options = {.gid_index = (int)settings->rail_gid_index,
+		.tries = args->tries ? args->tries : CARD_TRIES,
+		.seconds = CARD_SECONDS};
+
+	if (other)
+		*other++ = '\0';
+	options.names[0] = args->card;
+	options.names[1] = other ? other : args->card;
+	if (dv_experiment_run(&options, stdout) == 0)
+		return EXIT_OK;
+	log_error("--card %s: %s", args->card, dv_error());
+	return EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments args = {.ready_fd = -1};
@@ -438,6 +475,8 @@ int main(int argc, char **argv)
 	log_format_set((enum log_format)settings.log_format);
 	if (args.check_only)
 		return check(&settings, &as);
+	if (args.card)
+		return card(&settings, &args);
 	signal(SIGPIPE, SIG_IGN);
 	/* before it serves it has nothing to read again; the default action would end it */
 	signal(SIGHUP, SIG_IGN);

@@ -75,7 +75,7 @@ MATRIX = {
                            "dv/setup.h"],
     "engine/keeper": ["engine/keeper", "config"],
     "engine/disk": ["engine/disk", "engine/abi", "config", "numa"],
-    "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],
+    "engine/main.c": ["engine", "config", "numa", "dv/setup.h", "dv/experiment.h"],
     "engine/doctor": ["engine/doctor", "engine/abi", "engine/control/net/address.h",
                       "engine/control/pages/sizes.h", "config", "numa"],
     "tools": ["tools", "engine/client", "engine/abi", "config"],

@@ -98,11 +98,11 @@ void uv_context_close(struct uv_context *context)
  * the QP by the index that its creator gave it. Every response_length must be set: libmlx5 ignores
  * the fields beyond it.
  */
-struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(void)
+struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(const struct uv_device *device)
 {
 	return (struct mlx5_ib_alloc_ucontext_resp){
 		.qp_tab_size = SOFT_QPS_MAX,
-		.bf_reg_size = 2 * SOFT_BF_SIZE,
+		.bf_reg_size = device->odd & UV_ODD_NOBF ? 0 : 2 * SOFT_BF_SIZE,
 		.cache_line_size = 64,
 		.max_sq_desc_sz = 1024,
 		.max_rq_desc_sz = 512,
@@ -124,7 +124,7 @@ struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(void)
 int uv_get_context(struct uv_context *context, struct uv_command *command)
 {
 	struct ib_uverbs_get_context_resp core = {.num_comp_vectors = 1};
-	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes();
+	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes(context->device);
 
 	if (!context->async)
 		context->async = uv_channel_open();
@@ -152,7 +152,7 @@ static void base_attributes(
 		.max_qp = SOFT_QPS_MAX - 1,
 		.max_qp_wr = UV_SQ_DEPTH_MAX,
 		.max_sge = SOFT_SGES_MAX,
-		.max_sge_rd = SOFT_SGES_MAX,
+		.max_sge_rd = context->device->odd & UV_ODD_SEGMENTS ? 8 : SOFT_SGES_MAX,
 		.max_cq = 1u << 16,
 		.max_cqe = SOFT_CQ_DEPTH_MAX - 1,
 		.max_mr = SOFT_MRS_MAX - SOFT_MR_FIRST,
@@ -209,7 +209,8 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 		.sm_lid = device->infiniband ? 1 : 0,
 		.state = device->down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = IBV_MTU_4096,
+		.active_mtu = device->odd & UV_ODD_MTU && device->index == 1 ? IBV_MTU_2048
+									     : IBV_MTU_4096,
 		.max_vl_num = 1,
 		.active_width = 2, /* PortInfo code of four lanes (4x) */
 		.active_speed = speed_of(device->gbits),

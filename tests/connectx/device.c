@@ -104,6 +104,18 @@ static int take_number(struct uv_device *device)
 	return -EADDRINUSE;
 }
 
+static unsigned odd_of(void)
+{
+	static const char *const names[] = {"tail", "stale", "torn", "order", "syndrome", "way",
+		"mtu", "segments", "nobf", "qps"};
+	unsigned odd = 0;
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (list_has("SOFT_CONNECTX_ODD", names[i]))
+			odd |= 1u << i;
+	return odd;
+}
+
 /* Reads the configuration of the devices, once. The caller holds uv_lock. */
 int uv_devices_open(void)
 {
@@ -131,6 +143,7 @@ int uv_devices_open(void)
 		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
 		device->mr_bytes_max =
 			(uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i, (long)UV_MR_BYTES_MAX);
+		device->odd = odd_of();
 		rc = take_number(device);
 		if (rc) {
 			fprintf(stderr, "soft-connectx: %s: binding the socket of its number: %s\n",
@@ -299,6 +312,9 @@ int uv_device_get(struct uv_device *device)
 	rc = soft_nic_open(&options, gid, &hooks, &device->nic);
 	if (rc)
 		goto fail;
+	if (device->odd & UV_ODD_ORDER)
+		dv_soft_faults(
+			device->nic, &(struct dv_fault){.seed = 1, .retransmit_percent = 100});
 	device->nic->foreign = device;
 	device->stop = 0;
 	rc = -pthread_create(&device->runner, NULL, run, device);

@@ -166,9 +166,9 @@ static int gid_table(struct uv_context *context, struct ib_uverbs_ioctl_hdr *hea
 
 /* ---- import ---------------------------------------------------------------------------------- */
 
-static int query_context(struct ib_uverbs_ioctl_hdr *header)
+static int query_context(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
-	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes();
+	struct mlx5_ib_alloc_ucontext_resp uhw = uv_context_attributes(context->device);
 	uint64_t core_support = 0;
 	uint32_t vectors = 1;
 
@@ -272,7 +272,7 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header, int
 		rc = gid_table(context, header);
 	else if (header->object_id == UVERBS_OBJECT_DEVICE &&
 		 header->method_id == UVERBS_METHOD_QUERY_CONTEXT)
-		rc = query_context(header);
+		rc = query_context(context, header);
 	else if (header->object_id == UVERBS_OBJECT_PD &&
 		 header->method_id == MLX5_IB_METHOD_PD_QUERY)
 		rc = query_pd(context, header);

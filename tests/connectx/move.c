@@ -92,7 +92,8 @@ static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int 
 
 static bool gathers(const struct dv_qp *qp, const struct soft_op *op, uint64_t count)
 {
-	return op->opcode == MLX5_OPCODE_RDMA_READ && count == op->total && !qp->nic->faulty;
+	return op->opcode == MLX5_OPCODE_RDMA_READ && count == op->total && !qp->nic->faulty &&
+	       !uv_device_of(qp->nic)->odd;
 }
 
 static bool has_room(const struct uv_batch *batch, const struct soft_op *op)
@@ -271,7 +272,7 @@ static enum soft_result copy_across(
 	return outcome(qp, op, rc);
 }
 
-enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
+enum soft_result uv_move_plain(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
 	struct soft_peer *peer = qp->peer;

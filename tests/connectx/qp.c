@@ -34,8 +34,14 @@ static bool uar_known(struct uv_context *context, uint32_t page)
 static int check(struct uv_context *context, const struct ib_uverbs_create_qp *in,
 	const struct mlx5_ib_create_qp *uhw)
 {
+	unsigned count = 0;
+
 	if (in->qp_type != IBV_QPT_RC || in->is_srq)
 		return EOPNOTSUPP;
+	for (struct uv_object *object = context->objects; object; object = object->next)
+		count += object->kind == UV_QP;
+	if (context->device->odd & UV_ODD_QPS && count >= UV_ODD_QPS_MAX)
+		return ENOMEM;
 	if (in->max_send_sge > SOFT_SGES_MAX || in->max_recv_sge > SOFT_SGES_MAX ||
 		uhw->sq_wqe_count > UV_SQ_DEPTH_MAX || uhw->rq_wqe_count > UV_RQ_DEPTH_MAX ||
 		(uhw->sq_wqe_count & (uhw->sq_wqe_count - 1)) ||

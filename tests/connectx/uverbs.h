@@ -11,7 +11,7 @@
  *   memory.c shared.c  MRs    cq.c    qp.c    state.c          event.c  channels, async events
  *   share.c      command descriptors in other processes
  *   device.c     the NIC of a port, its thread; the hooks of dv/soft
- *   decode.c move.c                                            how the hooks execute WQEs
+ *   decode.c move.c odd.c                                          how the hooks execute WQEs
  *   message.c                                                  what tests send to a port
  *
  * Threads: the program's threads, in their system calls; one thread per NIC, and one per context
@@ -70,6 +70,7 @@ struct uv_device {
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
+	unsigned odd; /* UV_ODD_*, combined with | */
 	/* message socket, bound to `number`, which makes the number unique on the host */
 	int message_fd;
 	unsigned contexts;
@@ -79,6 +80,21 @@ struct uv_device {
 	uint32_t yields; /* number of steps in threads of the program that yielded */
 	struct uv_batch batch;
 };
+
+/* odd.c has what they mean; in the order of their names in device.c */
+enum uv_odd {
+	UV_ODD_TAIL = 1,
+	UV_ODD_STALE = 2,
+	UV_ODD_TORN = 4,
+	UV_ODD_ORDER = 8,
+	UV_ODD_SYNDROME = 16,
+	UV_ODD_WAY = 32,
+	UV_ODD_MTU = 64,
+	UV_ODD_SEGMENTS = 128,
+	UV_ODD_NOBF = 256,
+	UV_ODD_QPS = 512,
+};
+#define UV_ODD_QPS_MAX 64
 
 enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
 
@@ -267,7 +283,7 @@ struct uv_context *uv_context_open(unsigned index);
 void uv_context_close(struct uv_context *context);
 int uv_get_context(struct uv_context *context, struct uv_command *command);
 /* what libmlx5 gets of a context that it opens or imports */
-struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(void);
+struct mlx5_ib_alloc_ucontext_resp uv_context_attributes(const struct uv_device *device);
 int uv_query_device(struct uv_context *context, struct uv_command *command);
 int uv_query_port(struct uv_context *context, struct uv_command *command);
 int uv_alloc_pd(struct uv_context *context, struct uv_command *command);
@@ -336,6 +352,8 @@ void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
 
 /* move.c */
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
+enum soft_result uv_move_plain(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
+/* odd.c: the same, or differently */
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 void uv_gathered(struct dv_qp *qp);
 

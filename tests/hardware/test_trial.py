@@ -33,11 +33,11 @@ class TrialTest(unittest.TestCase):
         self.env = {**os.environ, "TMPDIR": self.scratch, "PEERCACHE_PYTHON": sys.executable,
                     "PEERCACHE_TRIAL_LOCK": f"trial-{os.getpid()}-{self.id()}"}
 
-    def trial(self, *words, devices=2, link="roce", **env):
-        """Starts a quick trial."""
+    def trial(self, *words, devices=2, link="roce", odd="", **env):
+        """Starts a quick trial. odd: how its ports differ, of tests/connectx/odd.c."""
         before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
                   harness.program("tests/connectx/libsoftconnectx.so"), "--devices", str(devices),
-                  "--link", link] if devices else []
+                  "--link", link, "--odd", odd] if devices else []
         process = subprocess.Popen(
             [*before, harness.program("tools/peercachectl"), "trial", "--quick", "--pool-bytes",
              "64MiB", "--output", self.output, *words], env={**self.env, **env},
@@ -104,7 +104,7 @@ class Whole(TrialTest):
         self.assert_left_nothing()
 
     def test_without_a_nic_the_report_says_that_nothing_is_known(self):
-        process = self.trial("--json", devices=0)
+        process = self.trial("--json", "--only", "ports", devices=0)
         status, out, err = harness.finish(process)
         self.assertIn(status, (0, 1), err)
         found = json.loads(out)
@@ -113,9 +113,49 @@ class Whole(TrialTest):
         self.assertEqual(ports["answer"], "unknown")
 
 
+class Odd(TrialTest):
+    def steps(self, *words, **how):
+        """The steps of a trial, by name, and the lines of its verdict."""
+        status, out, err = harness.finish(self.trial("--json", "--only", "card", *words, **how))
+        self.assertEqual(status, 1, err)
+        found = json.loads(out)
+        return {step["name"]: step for step in found["steps"]}, found["verdict"]
+
+    def test_each_way_in_which_a_card_differs_is_named(self):
+        steps, verdict = self.steps(odd="tail,stale,torn,syndrome,mtu,nobf,qps")
+        for name, said in (
+                ("payload before its completion", r"[1-9]\d* of \d+ completions came before"),
+                ("a READ sees the last store", r"[1-9]\d* of \d+ READs missed a store"),
+                ("8-byte words are whole", r"[1-9]\d* of \d+ against it"),
+                ("a wrong key", "syndrome 0x12"), ("beyond a region", "syndrome 0x12"),
+                ("forms and limits", "MTU 4096 and 2048.*no BlueFlame"),
+                ("queue pairs of a port", "63 of 256")):
+            with self.subTest(name):
+                step = steps["card: " + name]
+                self.assertEqual(step["answer"], "no", step)
+                self.assertRegex(step["text"], said)
+                self.assertIn("It breaks: " + step["data"]["promise"], step["text"])
+                self.assertTrue(step["do"])
+        for name in ("one CQE for a batch", "a peer that is gone"):
+            self.assertEqual(steps["card: " + name]["answer"], "yes", name)
+        self.assertRegex(verdict[0], "Go on: NO.*card: payload before its completion")
+
+    def test_a_path_that_is_narrow_one_way_is_named(self):
+        steps, _ = self.steps(odd="way")
+        self.assertIn("up to 2048 bytes arrive, 1048576 the other way",
+                      steps["card: long READs both ways"]["text"])
+        self.assertEqual(steps["card: payload before its completion"]["answer"], "unknown")
+
+    def test_a_card_that_the_engine_refuses_is_named(self):
+        steps, verdict = self.steps(odd="segments")
+        self.assertIn("8 data segments in an RDMA READ; the engine needs 30",
+                      steps["card"]["text"])
+        self.assertIn("Go on: NO", verdict[0])
+
+
 class Early(TrialTest):
     def test_a_second_trial_is_refused_and_ctrl_c_keeps_what_there_is(self):
-        first = self.trial()
+        first = self.trial("--only", "ports,engines,bytes")
         self.until(first, "] engines")
         status, out, err = harness.finish(self.trial(devices=0))
         self.assertEqual((status, out), (2, ""), err)
@@ -126,12 +166,12 @@ class Early(TrialTest):
         self.assertEqual(status, 130, err)
         self.assertIn("Go on: NOT KNOWN. The trial was stopped", err)
         steps = json.loads(self.archive()["trial.json"])["steps"]
-        self.assertEqual(steps[0]["answer"], "yes")
+        self.assertEqual(steps[0]["answer"], "yes", steps[0])
         self.assertIn("not run", steps[-1]["text"])
         self.assert_left_nothing()
 
     def test_a_killed_trial_leaves_no_engine(self):
-        process = self.trial()
+        process = self.trial("--only", "engines,bytes")
         self.until(process, "] bytes")
         process.kill()
         harness.ended(process)
@@ -145,7 +185,8 @@ class Early(TrialTest):
         harness.wait_for(gone, 30, "the engines end")
 
     def test_an_engine_that_does_not_start_is_no_and_says_why(self):
-        status, out, err = harness.finish(self.trial("--json", "--set", "rail.devices=mlx5_7"))
+        status, out, err = harness.finish(self.trial(
+            "--json", "--only", "engines,bytes", "--set", "rail.devices=mlx5_7"))
         self.assertEqual(status, 1, err)
         steps = {step["name"]: step for step in json.loads(out)["steps"]}
         self.assertEqual(steps["engines"]["answer"], "no")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Sequence
 
 from peercache import config
-from peercache.trial import host, measure, report
+from peercache.trial import card, host, measure, report
 from peercache.trial.engines import Engines
 from peercache.trial.frame import Refused, Step, Stopped, Trial, take_lock
 
@@ -42,6 +42,8 @@ def parse(words: Sequence[str]) -> Any:
     parser.add_argument("--anonymous", action="store_true",
                         help="replace names, addresses and secrets in all files of the report")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
+    parser.add_argument("--only", metavar="LIST", default="", help="steps whose names begin with "
+                        "one of these words, such as card,bytes (all)")
     parser.add_argument("--seconds", type=int, help="of each measurement (3; with --quick 1)")
     parser.add_argument("--pool-bytes", metavar="B", help="memory of each NIC for pages (1GiB; "
                         "with --quick 256MiB)")
@@ -87,6 +89,8 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
             step("ports: state", host.see_ports),
             step("ports: other users", host.see_users),
             step("ports: counters before", host.count_before),
+            step("card", card.try_out, engines),
+            step("card: as soft.model", card.model_line),
             step("engines", measure.start, engines),
             step("bytes: one process", measure.read_bytes, engines),
             step("bytes: ib_read_bw, ib_read_lat", measure.vendor, engines),
@@ -98,7 +102,8 @@ def examine(trial: Trial) -> None:
     """Runs all steps. Nothing of them runs afterwards."""
     engines = Engines(trial)
     try:
-        trial.go(steps_of(trial, engines))
+        only = tuple(trial.options.only.split(","))
+        trial.go([step for step in steps_of(trial, engines) if step.name.startswith(only)])
     except Stopped:  # between two steps
         trial.stopped = True
     finally:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of a trial: steps one after the other, their answers, progress, signals, the lock.
 
-Main thread. A step is a function that returns an Answer. What it raises is an answer, too: Failed
-is "no", anything else "unknown". Ctrl-C or SIGTERM ends the running step; the report is written
-with what there is.
+Main thread. A step is a function that returns an Answer, or yields several with their names. What
+it raises is an answer, too: Failed is "no", anything else "unknown". Ctrl-C or SIGTERM ends the
+running step; the report is written with what there is.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, Union
 
 from peercache.launch import find_program
 
@@ -58,7 +58,7 @@ class Stopped(BaseException):
 
 class Step(NamedTuple):
     name: str  # group and noun, such as "ports: link"
-    call: Callable[[], Answer]
+    call: Callable[[], Union[Answer, Iterator[tuple[str, Answer]]]]
 
 
 def take_lock() -> socket.socket:
@@ -201,38 +201,39 @@ class Trial:
     def go(self, steps: Sequence[Step]) -> None:
         """Runs steps, until a signal comes. All are in self.steps afterwards."""
         for i, step in enumerate(steps):
-            begun = time.monotonic()
-            if self.stopped:
-                answer = Answer("unknown", "not run: the trial was stopped", "run the trial again")
-            else:
-                self.say(f"[{i + 1}/{len(steps)}] {step.name} ...")
-                answer = self.answer(step)
-            seconds = round(time.monotonic() - begun, 2)
-            self.steps.append({"name": step.name, "seconds": seconds, **answer._asdict()})
             if not self.stopped:
-                self.say(f"    {answer.answer}, {seconds} s: {answer.text}"
-                         + (f"\n    do: {answer.do}" if answer.do else ""))
+                self.say(f"[{i + 1}/{len(steps)}] {step.name} ...")
+            begun = time.monotonic()
+            for name, answer in self.answers(step):
+                seconds = round(time.monotonic() - begun, 2)
+                self.steps.append({"name": name, "seconds": seconds, **answer._asdict()})
+                if not self.stopped:
+                    self.say(f"    {'' if name == step.name else name + ': '}{answer.answer}, "
+                             f"{seconds} s: {answer.text}"
+                             + (f"\n    do: {answer.do}" if answer.do else ""))
+                begun = time.monotonic()
 
-    def answer(self, step: Step) -> Answer:
+    def answers(self, step: Step) -> Iterator[tuple[str, Answer]]:
         """Runs one step."""
+        if self.stopped:
+            yield step.name, Answer("unknown", "not run: the trial was stopped",
+                                    "run the trial again")
+            return
         try:
-            return step.call()
+            found = step.call()
+            yield from [(step.name, found)] if isinstance(found, Answer) else found
         except Stopped:
-            return Answer("unknown", "stopped while it ran", "run the trial again")
+            yield step.name, Answer("unknown", "stopped while it ran", "run the trial again")
         except (Failed, Unknown) as said:
             kind = "no" if isinstance(said, Failed) else "unknown"
-            return Answer(kind, *map(str, said.args))
+            yield step.name, Answer(kind, *map(str, said.args))
         except Exception as error:  # pylint: disable=broad-except
             if isinstance(error, OSError) and error.errno in (28, 122):  # ENOSPC, EDQUOT
                 raise
             with open(self.path("trial.log"), "a", encoding="utf-8") as file:
                 traceback.print_exc(file=file)
-            return Answer("unknown", f"it could not be examined: {error}",
-                          "read trial.log of the report, and send us the report")
+            yield step.name, Answer("unknown", f"it could not be examined: {error}",
+                                    "read trial.log of the report, and send us the report")
 
     def count(self, answer: str) -> int:
         return sum(step["answer"] == answer for step in self.steps)
-
-    def found(self, name: str) -> Optional[dict[str, Any]]:
-        """The step of this name, if it has ended."""
-        return next((step for step in self.steps if step["name"] == name), None)

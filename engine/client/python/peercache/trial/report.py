@@ -23,14 +23,16 @@ from peercache.trial import host
 from peercache.trial.frame import Refused, Trial
 
 # A "no" of these means: pages may be wrong, or none moves.
-GATES = ("engines", "bytes", "churn", "card")
+GATES = ("engines", "bytes", "churn")
 LIMIT = 8 << 20  # bytes of one log in the archive: its end
 
 
 def verdict(trial: Trial) -> list[str]:
     """The first lines of the report: whether to go on, and why."""
     steps = trial.steps
-    gate = [s for s in steps if s["answer"] == "no" and s["name"].startswith(GATES)]
+    gate = [s for s in steps if s["answer"] == "no" and (
+        s["name"].startswith(GATES) or s["name"].startswith("card") and (s["data"] or {
+            "grave": True})["grave"])]
     other = [s for s in steps if s["answer"] == "no" and s not in gate]
     if gate:
         lines = ["Go on: NO. " + "; ".join(f"{s['name']}: {s['text']}" for s in gate)]

@@ -22,7 +22,6 @@ enum verdict {
 	HOLDER_OUT,
 	OWNER_OUT,
 	OWNER_SUSPECT,
-	OWNERS_NEW,
 	ENGINE_OUT,
 	NO_MAP
 };
@@ -39,7 +38,6 @@ static const struct {
 	[HOLDER_OUT] = {"holder unreachable", NOT_KNOWN, "holder"},
 	[OWNER_OUT] = {"owner unreachable", NOT_KNOWN, "owner"},
 	[OWNER_SUSPECT] = {"owner suspect", NOT_KNOWN, "suspect owner"},
-	[OWNERS_NEW] = {"owners new", NOT_KNOWN, "new owners"},
 	[ENGINE_OUT] = {"engine silent", NOT_KNOWN, "this engine"},
 	[NO_MAP] = {"no owner", NOT_KNOWN, "no map"},
 };
@@ -202,13 +200,6 @@ static void sentence_unknown(json_object *found, enum verdict verdict, char *ret
 			"not known: the owner %s is suspect (%s), so a get does not wait for it and "
 			"says unreachable; no other owner has the key",
 			json_plain(o, "name", name), json_plain(o, "suspect", why));
-		return;
-	case OWNERS_NEW:
-		snprintf(ret, bytes,
-			"not known: members have changed, and owners that have the key may be gone: "
-			"for %lld s more a get says unreachable, then it is absent, if no member "
-			"changes",
-			(long long)json_number(found, "left_s"));
 		return;
 	case ENGINE_OUT:
 		snprintf(ret, bytes,

@@ -24,10 +24,9 @@
  *    load, unless a further change has stored the former word again: then the epoch differs. A
  *    reader whose first load has the new word loads the new member.
  * 3. The owners of a key at the time of its set, if this engine had the same map then, are owners
- *    or former owners in every later word of the slot for MAP_FORMER_NS, or they are dead. If there
- *    are more former owners than fit, or if members have died and each owner that is left became
- *    one within that time, the word has MAP_SLOT_LOST for that time: then no answer of the owners
- *    it names proves absence. `since` tells how much of that time is left; only people are told it.
+ *    or former owners in every later word of the slot for MAP_FORMER_NS. Not if they are dead, or
+ *    if there are more former owners than fit: until its holder has published it to the new ones,
+ *    the key is absent.
  * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
  *    the members is older, could not ask that owner: the key is unreachable, not absent.
  *
@@ -67,10 +66,8 @@ struct map_slot {
 static_assert(sizeof(struct map_slot) == sizeof(uint64_t), "loaded and stored at once");
 static_assert(OWNERS_MAX <= 256, "an owner number has 8 bits");
 
-/* Bits of map_slot.counts: number of owners, number of former owners, MAP_SLOT_LOST */
+/* Bits of map_slot.counts: number of owners, number of former owners */
 #define MAP_SLOT_FORMERS_SHIFT 3
-/* the slot has former owners that the word does not name, or all owners with its entries died */
-#define MAP_SLOT_LOST 0x20u
 static_assert(REPLICAS_MAX < 8 && MAP_FORMERS_MAX < 4, "3 and 2 bits");
 
 struct map_shared {
@@ -91,9 +88,6 @@ struct map_shared {
 	alignas(64) uint64_t slot[MAP_SLOTS];
 	/* owner: control plane; struct map_member by peer number */
 	alignas(64) uint64_t member[NODES_MAX];
-	/* owner: control plane; second of CLOCK_MONOTONIC, modulo 256, in which the owners of the
-	 * slot changed last */
-	alignas(64) uint8_t since[MAP_SLOTS];
 };
 static_assert(sizeof(struct map_shared) <= 1u << 20, "1 MiB of each status segment");
 
@@ -125,9 +119,9 @@ static inline uint32_t map_slot_of(const struct page_key *key)
 	return (uint32_t)(key->word[1] >> 48);
 }
 
-static inline uint8_t map_slot_counts(unsigned owners, unsigned formers, bool lost)
+static inline uint8_t map_slot_counts(unsigned owners, unsigned formers)
 {
-	return (uint8_t)(owners | formers << MAP_SLOT_FORMERS_SHIFT | (lost ? MAP_SLOT_LOST : 0));
+	return (uint8_t)(owners | formers << MAP_SLOT_FORMERS_SHIFT);
 }
 
 /* Number of owners of a slot's word, at most REPLICAS_MAX, whatever the word is. */
@@ -182,26 +176,12 @@ static inline bool map_member_sane(const struct map_member *member)
 	       member->rails <= RAILS_MAX;
 }
 
-static_assert(MAP_FORMER_NS / 1000000000 < 250, "map_shared.since has 8 bits");
-
-/* How long the slot keeps its former owners and MAP_SLOT_LOST, in seconds, at most a minute. */
-static inline unsigned map_slot_left_s(
-	const struct map_shared *shared, uint32_t slot, uint64_t now_ns)
-{
-	uint8_t age = (uint8_t)(now_ns / 1000000000 - shm_load8(&shared->since[slot]));
-	unsigned whole = (unsigned)(MAP_FORMER_NS / 1000000000);
-
-	return age < whole ? whole - age : 0;
-}
-
 /* The owners of a slot, then its former owners. */
 struct map_owners {
 	/* of the slot; it names the same members in the same order until the epoch changes */
 	uint64_t word;
 	uint32_t epoch;
 	unsigned owners, all;
-	/* an answer of all of them proves absence */
-	bool proves;
 	struct map_member member[REPLICAS_MAX + MAP_FORMERS_MAX];
 };
 
@@ -221,7 +201,6 @@ static inline bool map_owners_load(
 	formers = map_slot_formers(&names);
 	ret->owners = map_slot_owners(&names);
 	ret->all = ret->owners + formers;
-	ret->proves = ret->owners && !(names.counts & MAP_SLOT_LOST);
 	for (unsigned k = 0; k < ret->owners; k++)
 		ret->member[k] =
 			map_member_unpack(shm_load_acquire64(&shared->owner[names.owner[k]]));

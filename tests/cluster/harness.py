@@ -106,16 +106,6 @@ def remove_folder(folder):
     wait_for(removed, 60, f"{folder} can be removed")
 
 
-def wait_proven(engines):
-    """Until a key that no owner has is a miss at every engine: a minute after owners have changed,
-    which engines that start slowly take their join for."""
-    def proven(socket):
-        done = run([program("tools/peercachectl"), "--socket", socket, "--json", "health"],
-                   capture_output=True, text=True)
-        return "absence_unproven" not in done.stdout
-    wait_for(lambda: all(map(proven, engines.sockets)), 90, "absent keys are misses")
-
-
 def main(at_once=4):
     """unittest.main() for tests that wait most of the time: each test runs in a process of its own,
     `at_once` of them at a time, and its output is shown when it ends. With the name of a test it is

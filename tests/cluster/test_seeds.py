@@ -355,7 +355,7 @@ class Firewall(SeedTest):
         for other in (1, 2):
             engines.netns.mend(0, other)
         engines.joined(3)
-        for i in range(3):  # a while after, absent keys are still unproven: information
+        for i in range(3):
             self.until(lambda: engines.ctl(i, "health")[0] == 0, "green")
         self.until(lambda: self.ready(engines, 0) == "200", "it is ready")
         self.stop_cleanly(engines)

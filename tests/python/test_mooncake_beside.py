@@ -201,7 +201,6 @@ def main():
 
         engines = harness.cluster.Cluster(harness.BUILD, 2, pool_bytes="256MiB",
                                           settings=harness.patient()).start()
-        harness.wait_proven(engines)
         ours = driven("ours", sys.executable, PYTHONPATH=os.pathsep.join(
             [PACKAGE + "/peercache/as_mooncake", PACKAGE]), PEERCACHE_EXTRA_CONFIG=json.dumps(
                 {"engine_start": False, "engine_socket": engines.sockets[0], "timeout_ms": 20000,

@@ -182,7 +182,6 @@ class Served(harness.ClusterTest):
             harness.run([self.python, os.path.join(ROOT, "tests/served/model.py"),
                          folder + "/model", "mha", "1"], check=True)
             engines = self.start(2, pool_bytes="256MiB", settings=settings)
-            harness.wait_proven(engines)
             nothing = [0] * len(PROMPTS)
             cached, wanted = self.serve(folder, engines, 0, mode(engines, 0), pages)
             self.assertEqual(cached, nothing)
@@ -196,7 +195,6 @@ class Served(harness.ClusterTest):
 class Engines(Served):
     def test_lmcache_reads_chunks_of_another_host(self):
         engines = self.start(2, pool_bytes="256MiB")
-        harness.wait_proven(engines)
         for metadata in ("with", "without"):
             for node, verb in enumerate(("put", "get")):
                 done = harness.run(

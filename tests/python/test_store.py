@@ -48,7 +48,6 @@ class StoreTest(harness.ClusterTest):
         cls.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="256MiB", device=DEVICE, keeper=cls.keeper,
             settings=harness.patient(["engine.unsealed_memory=yes"])).start()
-        harness.wait_proven(cls.engines)
 
     @classmethod
     def tearDownClass(cls):

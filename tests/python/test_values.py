@@ -38,7 +38,6 @@ class EnginesTest(harness.ClusterTest):
     def setUpClass(cls):
         cls.engines = harness.cluster.Cluster(harness.BUILD, 2, pool_bytes="512MiB",
                                               settings=harness.patient()).start()
-        harness.wait_proven(cls.engines)
 
     @classmethod
     def tearDownClass(cls):

@@ -248,7 +248,6 @@ class Tier(Served):
         config, spec = config_of_page()
         self.assertEqual(config["kv_connector_extra_config"]["spec_name"], "TieringOffloadingSpec")
         engines = self.start(2, pool_bytes="64MiB", settings=["engine.unsealed_memory=yes"])
-        harness.wait_proven(engines)
         done = harness.run(
             [self.python, __file__, "drive", json.dumps(spec),
              json.dumps([process.pid for process in engines.process]), *engines.sockets], 400,

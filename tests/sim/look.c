@@ -219,7 +219,7 @@ static void ask(struct look *look)
 	if (owner_former_due(&best))
 		for (; k < look->to.all; k++)
 			consider(look, k, &best);
-	verdict = owner_verdict(&best, look->answered, look->looked.failed || !look->to.proves);
+	verdict = owner_verdict(&best, look->answered, look->looked.failed || !look->to.owners);
 	if (look->answered && world.mutant == MUTANT_FIRST_ABSENT)
 		verdict = OWNER_ABSENT;
 	if (verdict == OWNER_UNREACHABLE)

@@ -3,7 +3,6 @@
 #include "engine/control/directory/directory.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
-#include "engine/control/members/members_inner.h"
 #include "engine/control/pages/pages_inner.h"
 #include "tests/sim/world.h"
 
@@ -14,9 +13,13 @@ void __wrap_directory_map_changed(struct control *control)
 	struct directory *dir = control->directory;
 	struct owner *owner;
 
-	if (world.mutant == MUTANT_FRESH_TRUSTED && control->members->slots)
-		memset(control->members->slots->fresh, 0, sizeof(control->members->slots->fresh));
 	__real_directory_map_changed(control);
+	if (world.mutant == MUTANT_FRESH_TRUSTED) {
+		memset(&dir->lack, 0, sizeof(dir->lack));
+		dir->self->walk.slots = 0;
+		STAILQ_FOREACH (owner, &dir->owners, next)
+			owner->walk.slots = 0;
+	}
 	if (world.mutant != MUTANT_WALK_RESTART)
 		return;
 	/* What is known of the owners is forgotten: they are walked for all slots. */

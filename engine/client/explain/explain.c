@@ -102,7 +102,6 @@ static bool explain_owners_load(struct pc_channel *ch, uint32_t slot, struct map
 
 static void explain_owners_find(struct pc_channel *ch, struct explain *x)
 {
-	const struct map_shared *shared = &ch->session->status->map;
 	struct map_owners owners;
 
 	x->slot = map_slot_of(&x->key);
@@ -111,11 +110,6 @@ static void explain_owners_find(struct pc_channel *ch, struct explain *x)
 		return;
 	x->epoch = ch->map_epoch;
 	x->members = ch->map->members;
-	x->proves = owners.proves;
-	if (!x->proves) {
-		x->left_s = map_slot_left_s(shared, x->slot, clock_monotonic_ns());
-		x->left_s += !x->left_s; /* the engine is about to end it */
-	}
 	for (unsigned k = 0; k < owners.all; k++) {
 		const struct map_member *m = map_known(ch, &owners.member[k]);
 		unsigned bit = k < owners.owners ? k : REPLICAS_MAX + k - owners.owners;
@@ -402,9 +396,9 @@ static struct explain_owner *reader_owner(struct explain *x, unsigned asked, str
 
 	if (owner_former_due(&best))
 		former = reader_consider(x, true, asked, &best);
-	verdict = owner_verdict(&best, r->answered, !x->proves || r->cause != CAUSE_NONE);
-	if (verdict == OWNER_UNREACHABLE)
-		reader_cause_add(r, best.rank == RANK_RESTS ? CAUSE_SUSPECT : CAUSE_UNPROVEN);
+	verdict = owner_verdict(&best, r->answered, r->cause != CAUSE_NONE);
+	if (verdict == OWNER_UNREACHABLE && best.rank == RANK_RESTS)
+		reader_cause_add(r, CAUSE_SUSPECT);
 	if (verdict != OWNER_ASK)
 		return NULL;
 	return former ? former : owner;
@@ -457,11 +451,10 @@ static void text_put_reader(FILE *out, const struct explain *x)
 		[CAUSE_HOLDER] = "holder",
 		[CAUSE_OWNER] = "owner",
 		[CAUSE_SUSPECT] = "suspect owner",
-		[CAUSE_UNPROVEN] = "new owners",
 		[CAUSE_ENGINE] = "this engine"};
 
-	fprintf(out, ",\"here\":\"%s\",\"result\":\"%s\",\"cause\":\"%s\",\"left_s\":%u",
-		text_here(x), results[x->result], causes[x->cause], x->left_s);
+	fprintf(out, ",\"here\":\"%s\",\"result\":\"%s\",\"cause\":\"%s\"", text_here(x),
+		results[x->result], causes[x->cause]);
 	if (x->here_status == OP_HIT && x->here_generation && x->here_why < PAGE_WHYS)
 		fprintf(out, ",\"here_why\":\"%s\"", whys[x->here_why]);
 }

@@ -26,12 +26,11 @@ enum explain_result { EXPLAIN_HIT, EXPLAIN_STALE, EXPLAIN_MISS, EXPLAIN_UNREACHA
 /* Why it is EXPLAIN_UNREACHABLE; the first one that holds. */
 enum explain_cause {
 	CAUSE_NONE,
-	CAUSE_NO_MAP,   /* no owner is known, or the map changes all the time */
-	CAUSE_HOLDER,   /* the page head at a place that an owner names could not be READ */
-	CAUSE_OWNER,    /* an owner could not be READ */
-	CAUSE_SUSPECT,  /* a suspect owner is not asked once another one has answered */
-	CAUSE_UNPROVEN, /* MAP_SLOT_LOST: the owners may lack entries */
-	CAUSE_ENGINE,   /* the engine of this host does not tell whether its disk has the page */
+	CAUSE_NO_MAP,  /* no owner is known, or the map changes all the time */
+	CAUSE_HOLDER,  /* the page head at a place that an owner names could not be READ */
+	CAUSE_OWNER,   /* an owner could not be READ */
+	CAUSE_SUSPECT, /* a suspect owner is not asked once another one has answered */
+	CAUSE_ENGINE,  /* the engine of this host does not tell whether its disk has the page */
 };
 
 struct explain_owner {
@@ -63,9 +62,7 @@ struct explain {
 	struct page_key key;
 	uint32_t slot, epoch, members;
 	bool disk;
-	bool known;      /* the owners are those of one map, and all of them are members */
-	bool proves;     /* map_owners.proves */
-	unsigned left_s; /* until the slot proves again, if the map does not change */
+	bool known; /* the owners are those of one map, and all of them are members */
 	/* where this host has the page, whatever the directory says: status of the question, enum
 	 * op_status; generation 0: on disk */
 	uint8_t here_status;

@@ -311,7 +311,7 @@ static const struct map_member *directory_owner_choose(struct pc_channel *ch, st
 			directory_consider(
 				ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
 	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
-		!owners.proves || p->flags & PAGE_SAW_FAILURE);
+		!owners.owners || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
 		p->flags |= PAGE_SAW_FAILURE;
 	if (verdict != OWNER_ASK)

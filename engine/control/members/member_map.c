@@ -23,12 +23,10 @@ struct publication {
 	struct map_shared *shared;
 	const struct map_view *view;
 	bool opening;    /* see slots_publish() */
-	bool replaces;   /* this engine owns slots in the place of a member that is not in `view` */
 	uint16_t self;   /* index of this engine in view->owner, or NO_NUMBER */
 	uint64_t second; /* now, CLOCK_MONOTONIC */
 	/* by owner number: its member has left, or it is taken from a former owner */
-	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
-	bool any_gone;
+	bool gone[OWNERS_MAX];
 	/* owner numbers by index of an owner in `view` */
 	uint16_t number[OWNERS_MAX];
 };
@@ -76,16 +74,14 @@ static void numbers_free(struct publication *p)
 		if (p->gone[n]) {
 			p->slots->bound[n] = 0;
 			p->slots->freed[n] = ++p->slots->frees;
-			p->gone[n] = p->taken[n] = false;
+			p->gone[n] = false;
 		}
 }
 
 static void numbers_look(const struct control *control, struct publication *p)
 {
-	for (unsigned n = 0; n < OWNERS_MAX; n++) {
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
 		p->gone[n] = p->slots->bound[n] && !member_by_ref(control, p->slots->bound[n]);
-		p->any_gone |= p->gone[n];
-	}
 }
 
 /* Finds the owners' numbers. Returns how many have none, less the numbers that are free. */
@@ -117,7 +113,7 @@ static void numbers_take(struct publication *p, int lack)
 		lack -= p->gone[n];
 	for (unsigned n = 0; n < OWNERS_MAX && lack > 0; n++)
 		if (!p->gone[n] && p->slots->bound[n] && !view_owns(p->view, p->slots->bound[n])) {
-			p->gone[n] = p->taken[n] = true;
+			p->gone[n] = true;
 			lack--;
 		}
 }
@@ -152,8 +148,6 @@ static bool numbers_name(const uint8_t *numbers, unsigned count, uint8_t number)
 struct making {
 	struct map_slot slot;
 	unsigned owners, formers;
-	unsigned fresh; /* see slots.fresh */
-	bool lost;
 };
 
 /* The oldest former owner gives way: most of its entries have moved. */
@@ -165,43 +159,29 @@ static void former_add(struct making *m, uint8_t number)
 	if (m->formers == MAP_FORMERS_MAX) {
 		memmove(m->slot.former, m->slot.former + 1, MAP_FORMERS_MAX - 1);
 		m->formers--;
-		m->lost = true;
 	}
 	m->slot.former[m->formers++] = number;
 }
 
 static void slot_since_now(struct publication *p, uint32_t slot)
 {
-	shm_store8(&p->shared->since[slot], (uint8_t)p->second);
+	p->slots->since[slot] = (uint8_t)p->second;
 }
 
 static uint8_t slot_age(const struct publication *p, uint32_t slot)
 {
-	return (uint8_t)(p->second - shm_load8(&p->shared->since[slot]));
-}
-
-/* Counts a slot with MAP_SLOT_LOST. */
-static void lost_count(struct publication *p, uint32_t slot)
-{
-	uint64_t until = p->second + FORMER_SECONDS - slot_age(p, slot);
-
-	p->slots->lost++;
-	if (until > p->slots->lost_until)
-		p->slots->lost_until = until;
+	return (uint8_t)(p->second - p->slots->since[slot]);
 }
 
 static void word_store(struct publication *p, uint32_t slot, struct making *m)
 {
 	uint64_t word;
 
-	m->slot.counts = map_slot_counts(m->owners, m->formers, m->lost);
+	m->slot.counts = map_slot_counts(m->owners, m->formers);
 	word = map_slot_pack(&m->slot);
 	if (shm_load64(&p->shared->slot[slot]) != word)
 		shm_store_release64(&p->shared->slot[slot], word);
-	p->slots->fresh[slot] = (uint8_t)m->fresh;
-	p->slots->migrating += m->formers || m->lost || m->fresh;
-	if (m->lost)
-		lost_count(p, slot);
+	p->slots->migrating += m->formers != 0;
 }
 
 /* The former owners that the slot's word has now, and its owners up to now. */
@@ -224,49 +204,17 @@ static void formers_others(const struct publication *p, uint32_t slot, struct ma
 	unsigned owners = map_owning(p->view);
 	uint16_t number = map_ranked(p->view) > owners ? p->number[ranked[owners]] : NO_NUMBER;
 
-	m->lost = p->replaces;
 	for (unsigned i = 0; i < owners; i++)
 		if (ranked[i] == p->self && number != NO_NUMBER)
 			former_add(m, (uint8_t)number);
 }
 
-/* True if the member is an owner of the slot's word, and not fresh. */
-static bool has_entries(const struct map_slot *was, unsigned fresh, uint8_t number)
-{
-	for (unsigned i = 0; i < map_slot_owners(was); i++)
-		if (was->owner[i] == number)
-			return !(fresh >> i & 1);
-	return false;
-}
-
-/*
- * Members that the slot's word names have left, and all owners that stay are fresh: they may lack
- * entries until the holders have published them again. A former owner that stays may have removed
- * its entries after an owner that has left had them.
- */
-static bool entries_gone(const struct publication *p, const struct map_slot *was, unsigned fresh)
-{
-	unsigned owners = map_slot_owners(was), formers = map_slot_formers(was);
-	bool gone = false;
-
-	if (!p->any_gone)
-		return false;
-	for (unsigned i = 0; i < owners; i++) {
-		if (!p->gone[was->owner[i]] && !(fresh >> i & 1))
-			return false;
-		gone |= p->gone[was->owner[i]];
-	}
-	for (unsigned i = 0; i < formers; i++)
-		gone |= p->gone[was->former[i]];
-	return gone;
-}
-
 static void slot_publish(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
-	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+	struct making m = {.owners = 0};
 	const uint8_t *ranked = map_view_slot(p->view, slot);
-	unsigned owners = map_owning(p->view), fresh = p->slots->fresh[slot];
+	unsigned owners = map_owning(p->view);
 	bool same = true; /* compared while the owners are in registers */
 
 	for (unsigned i = 0; i < owners; i++) {
@@ -280,14 +228,10 @@ static void slot_publish(struct publication *p, uint32_t slot)
 	same &= map_slot_owners(&was) == m.owners;
 	if (same && was.counts == m.owners && !p->opening)
 		return; /* nothing has changed, and there are no former owners */
-	/* An engine that has just joined does not know which owners are fresh. */
-	for (unsigned i = 0; i < m.owners && !p->opening; i++)
-		m.fresh |= (unsigned)!has_entries(&was, fresh, m.slot.owner[i]) << i;
 	if (p->opening)
 		formers_others(p, slot, &m);
 	else
 		formers_keep(p, &was, &m);
-	m.lost |= entries_gone(p, &was, fresh);
 	if (p->opening || !same)
 		slot_since_now(p, slot);
 	word_store(p, slot, &m);
@@ -298,23 +242,14 @@ static void slot_release(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
 	unsigned owners = map_slot_owners(&was), formers = map_slot_formers(&was);
-	unsigned fresh = p->slots->fresh[slot];
-	struct making m = {.lost = (was.counts & MAP_SLOT_LOST) || entries_gone(p, &was, fresh)};
+	struct making m = {.owners = 0};
 
-	for (unsigned i = 0; i < owners; i++) {
-		m.lost |= p->taken[was.owner[i]];
-		if (p->gone[was.owner[i]])
-			continue;
-		m.fresh |= (fresh >> i & 1) << m.owners;
-		m.slot.owner[m.owners++] = was.owner[i];
-	}
-	for (unsigned i = 0; i < formers; i++) {
-		m.lost |= p->taken[was.former[i]];
+	for (unsigned i = 0; i < owners; i++)
+		if (!p->gone[was.owner[i]])
+			m.slot.owner[m.owners++] = was.owner[i];
+	for (unsigned i = 0; i < formers; i++)
 		if (!p->gone[was.former[i]])
 			m.slot.former[m.formers++] = was.former[i];
-	}
-	if (m.lost)
-		slot_since_now(p, slot);
 	word_store(p, slot, &m);
 }
 
@@ -342,13 +277,6 @@ static void members_publish(const struct control *control, struct map_shared *sh
 }
 
 /* ---- all words ------------------------------------------------------------------------------- */
-
-/* Before all words are looked at. */
-static void slots_counts_begin(struct slots *slots)
-{
-	slots->migrating = slots->lost = 0;
-	slots->lost_until = 0;
-}
 
 /*
  * Stores the words of a changed map. `opening`: this engine has just joined, so the former owners
@@ -378,10 +306,9 @@ static void slots_publish(struct control *control, struct slots *slots, const st
 		numbers_free(&p);
 	}
 	numbers_bind(control, &p);
-	p.replaces = p.self != NO_NUMBER && control->members->serving > view->owners;
 	if (!slots->migrating)
 		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
-	slots_counts_begin(slots);
+	slots->migrating = 0;
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
 		slot_publish(&p, slot);
 	numbers_free(&p);
@@ -412,18 +339,16 @@ static void slots_tick(struct control *control, struct slots *slots, uint64_t no
 
 	if (!slots->migrating || second < slots->due)
 		return;
-	slots_counts_begin(slots);
+	slots->migrating = 0;
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
 		struct map_slot was = map_slot_unpack(shm_load64(&p.shared->slot[slot]));
 		uint8_t age = slot_age(&p, slot);
 		struct making m = {.slot = was, .owners = map_slot_owners(&was)};
 
-		if (was.counts == m.owners && !slots->fresh[slot])
+		if (was.counts == m.owners)
 			continue;
 		if (age < FORMER_SECONDS) {
 			slots->migrating++;
-			if (was.counts & MAP_SLOT_LOST)
-				lost_count(&p, slot);
 			oldest = age > oldest ? age : oldest;
 			continue;
 		}
@@ -431,15 +356,6 @@ static void slots_tick(struct control *control, struct slots *slots, uint64_t no
 		word_store(&p, slot, &m);
 	}
 	slots->due = second + FORMER_SECONDS - oldest;
-}
-
-uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms)
-{
-	const struct slots *slots = control->members->slots;
-	uint64_t until_ns = slots ? slots->lost_until * SECOND_NS : 0;
-
-	*ret_left_ms = until_ns > now_ns ? (until_ns - now_ns) / 1000000 : 0;
-	return slots ? slots->lost : 0;
 }
 
 /* ---- views of the live members --------------------------------------------------------------- */

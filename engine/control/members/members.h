@@ -280,11 +280,6 @@ struct map_view *member_map(const struct control *control);
 /* Refs of the former owners that the slot's word names. Returns their number. */
 unsigned slots_formers(
 	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
-/*
- * Number of slots of which a reader that finds nothing learns nothing: it calls an absent key of
- * theirs unreachable. *ret_left_ms: until the last of them ends, if the map does not change again.
- */
-uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms);
 
 /* ---- what is wrong, for observe/ ----------------------------------------------------------- */
 

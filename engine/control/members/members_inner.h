@@ -186,16 +186,12 @@ struct slots {
 	uint32_t bound[OWNERS_MAX];
 	uint64_t freed[OWNERS_MAX];
 	uint64_t frees;
-	uint64_t due;        /* no time of a former owner ends before this second */
-	uint32_t migrating;  /* slots with former or fresh owners, or with MAP_SLOT_LOST */
-	uint32_t lost;       /* slots with MAP_SLOT_LOST */
-	uint64_t lost_until; /* no slot keeps it behind this second */
-	/*
-	 * Bit i: the i-th owner of the slot's word is fresh. It became an owner less than
-	 * MAP_FORMER_NS before map_shared.since, or then, so it may lack entries.
-	 */
-	uint8_t fresh[MAP_SLOTS];
+	uint64_t due;       /* no time of a former owner ends before this second */
+	uint32_t migrating; /* slots with former owners */
+	/* second of CLOCK_MONOTONIC, modulo 256, in which the slot's owners changed last */
+	uint8_t since[MAP_SLOTS];
 };
+static_assert(MAP_FORMER_NS / 1000000000 < 250, "slots.since has 8 bits");
 
 /* ---- the state of the room ------------------------------------------------------------------- */
 

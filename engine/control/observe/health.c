@@ -131,11 +131,6 @@ static void health_absence(const struct snapshot *s, struct health *h)
 {
 	unsigned n = 0;
 
-	if (s->slots_unproven)
-		finding_add(h, FINDING_absence_unproven,
-			"members have changed: absent keys of %u of %u slots are unreachable to readers for %" PRIu64
-			" s more at most",
-			s->slots_unproven, MAP_SLOTS, (s->slots_unproven_ms + 999) / 1000);
 	for (unsigned i = 0; i < s->members; i++) {
 		const struct snapshot_member *m = &s->member[i];
 

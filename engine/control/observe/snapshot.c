@@ -208,10 +208,6 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 static void snapshot_take_directory(const struct control *control, struct snapshot *s)
 {
 	directory_counts(control, &s->directory);
-	/* an engine without rails has no readers */
-	if (control->rails)
-		s->slots_unproven =
-			member_map_unproven(control, s->taken_ns, &s->slots_unproven_ms);
 	s->shard_entries = control->shard->entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard->bits;
 	s->keys = index_count(control->index);

@@ -135,9 +135,6 @@ struct snapshot {
 	uint64_t shard_entries, shard_capacity;
 	uint64_t keys;
 	struct directory_counts directory;
-	/* slots whose absent keys are unreachable to readers, and until the last one ends */
-	uint32_t slots_unproven;
-	uint64_t slots_unproven_ms;
 	struct conn_counts connections;
 	struct snapshot_disk disk;
 	struct client_counts attached;

@@ -54,7 +54,7 @@ static struct map_slot slot_of_members(uint32_t slot, unsigned members, uint32_t
 		if (above < replicas)
 			ret.owner[above] = (uint8_t)m;
 	}
-	ret.counts = map_slot_counts(members < replicas ? members : replicas, 0, false);
+	ret.counts = map_slot_counts(members < replicas ? members : replicas, 0);
 	return ret;
 }
 
@@ -66,7 +66,7 @@ static void formers_add(struct map_slot *slot, const struct map_slot *was)
 	for (unsigned k = 0; k < map_slot_owners(was); k++)
 		if (!memchr(slot->owner, was->owner[k], owners) && formers < MAP_FORMERS_MAX)
 			slot->former[formers++] = was->owner[k];
-	slot->counts = map_slot_counts(owners, formers, false);
+	slot->counts = map_slot_counts(owners, formers);
 }
 
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous)

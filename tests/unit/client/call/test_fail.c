@@ -359,17 +359,6 @@ static void an_owner_that_is_not_known_yet_makes_an_absent_key_unreachable(void 
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
 }
 
-static void a_slot_that_lost_former_owners_proves_no_absence(void **state)
-{
-	unsigned char at[64];
-
-	(void)state;
-	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	damage(map_slot_counts(2, 0, true), FAKE_A, fake.status->map.owner[FAKE_A]);
-	assert_int_equal(exists_one("absent", PATIENCE_MS), PC_UNREACHABLE);
-	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-}
-
 static void an_invalid_map_is_never_a_miss(void **state)
 {
 	static const uint64_t words[] = {
@@ -493,7 +482,6 @@ int main(void)
 		RIG_TEST(a_get_into_registered_memory_returns_only_after_the_rail_answers),
 		RIG_TEST(a_short_deadline_is_kept_while_a_longer_batch_waits),
 		RIG_TEST(an_owner_that_is_not_known_yet_makes_an_absent_key_unreachable),
-		RIG_TEST(a_slot_that_lost_former_owners_proves_no_absence),
 		RIG_TEST(an_invalid_map_is_never_a_miss),
 		RIG_TEST(a_moved_key_is_found_at_its_former_owner),
 		RIG_TEST(a_page_on_a_node_that_left_the_map_is_not_read),

@@ -66,8 +66,8 @@ static uint64_t *slot_of(unsigned i)
 /* The owners of the key's slot, by their numbers; `count` may be 0. */
 static void own(unsigned i, unsigned count, uint32_t first, uint32_t second)
 {
-	struct map_slot slot = {.owner = {(uint8_t)first, (uint8_t)second},
-		.counts = map_slot_counts(count, 0, false)};
+	struct map_slot slot = {
+		.owner = {(uint8_t)first, (uint8_t)second}, .counts = map_slot_counts(count, 0)};
 
 	shm_store64(slot_of(i), map_slot_pack(&slot));
 }

@@ -163,7 +163,6 @@ static void a_replaced_owner_stays_a_former_one_for_60_s(void **state)
 	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
 		struct map_owners owners = load(s);
 
-		assert_true(owners.proves);
 		assert_int_equal(owners.all, owners.member[0].ref == 4 ? 2 : 1);
 		formers += owners.all == 2;
 	}
@@ -206,96 +205,14 @@ static void an_owner_that_has_left_is_no_former_owner(void **state)
 	assert_int_equal(control.status->map.peers, 3);
 }
 
-/* The next owner of the slot has no entries until the holders have published them again. */
-static void a_slot_whose_owners_all_die_at_once_proves_nothing_for_60_s(void **state)
-{
-	static unsigned dead_owners[MAP_SLOTS];
-	unsigned lost = 0;
-
-	(void)state;
-	settle(4, 2);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		dead_owners[s] = (load(s).member[0].ref <= 2) + (load(s).member[1].ref <= 2);
-	alive[0] = false;
-	table.alive--;
-	change(1, false, 2);
-	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		assert_int_equal(load(s).proves, dead_owners[s] < 2);
-		lost += dead_owners[s] == 2;
-	}
-	assert_in_range(lost, MAP_SLOTS * 14 / 100, MAP_SLOTS * 20 / 100);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_true(load(s).proves);
-}
-
-/* The owner that took the place of the first one has no entries when the second one dies. */
-static void owners_that_die_one_after_the_other_within_60_s_prove_nothing(void **state)
-{
-	static bool both[MAP_SLOTS];
-	unsigned lost = 0;
-
-	(void)state;
-	settle(4, 2);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		both[s] = load(s).member[0].ref <= 2 && load(s).member[1].ref <= 2;
-	change(0, false, 2);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_true(load(s).proves);
-	now_ns += 50 * SECOND;
-	slots_tick(&control, &slots, now_ns);
-	change(1, false, 2);
-	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		assert_int_equal(load(s).proves, !both[s]);
-		lost += both[s];
-	}
-	assert_true(lost > MAP_SLOTS / 10);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
-	change(2, false, 2); /* 60 s later the other owner of each slot has the entries */
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_true(load(s).proves);
-}
-
-/* The entries of a former owner may have moved to an owner that has died since. */
-static void a_former_owner_is_no_proof_once_an_owner_has_died(void **state)
-{
-	(void)state;
-	settle(1, 1);
-	change(1, true, 1);
-	change(2, true, 1);
-	change(1, false, 1);
-	change(2, false, 1);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		struct placed two[2] = {{placement_hash(name[0]), 1, 10, {0}},
-			{placement_hash(name[1]), 2, 10, {0}}};
-		bool moved =
-			placement_rank(two[1].hash, 10, s) < placement_rank(two[0].hash, 10, s) ||
-			placement_rank(placement_hash(name[2]), 10, s) <
-				placement_rank(two[0].hash, 10, s);
-
-		assert_int_equal(load(s).owners, 1);
-		assert_int_equal(load(s).proves, !moved);
-	}
-}
-
-static bool any(const bool *member, unsigned members)
-{
-	for (unsigned m = 0; m < members; m++)
-		if (member[m])
-			return true;
-	return false;
-}
-
 /*
  * Whatever joins and leaves within 60 s: of the owners at any time, each one that lives is named,
- * and one of those at the begin of that time lives, or the word says that it is not complete.
+ * or as many former owners as a word can name.
  */
-static void every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing(void **state)
+static void every_owner_of_the_last_60_s_is_named(void **state)
 {
-	static bool owned[MAP_SLOTS][16], first[MAP_SLOTS][16];
-	unsigned lost = 0;
+	static bool owned[MAP_SLOTS][16], crowded[MAP_SLOTS];
+	unsigned full = 0;
 
 	(void)state;
 	srand(2);
@@ -307,12 +224,8 @@ static void every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing(voi
 		if (round % 20 == 0) {
 			slots_tick(&control, &slots, now_ns += 61 * SECOND);
 			memset(owned, 0, sizeof(owned));
-			memset(first, 0, sizeof(first));
+			memset(crowded, 0, sizeof(crowded));
 		}
-		for (uint32_t s = 0; s < MAP_SLOTS; s++)
-			for (unsigned k = 0; k < 2; k++)
-				first[s][view->owner[map_view_slot(view, s)[k]].ref - 1] |=
-					round % 20 == 0;
 		for (uint32_t s = 0; s < MAP_SLOTS; s++)
 			for (unsigned k = 0; k < 2; k++)
 				owned[s][view->owner[map_view_slot(view, s)[k]].ref - 1] = true;
@@ -320,19 +233,20 @@ static void every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing(voi
 			continue;
 		change(i, !alive[i], 2);
 		for (uint32_t s = 0; s < MAP_SLOTS && !alive[i]; s++)
-			owned[s][i] = first[s][i] = false; /* its shard is gone */
+			owned[s][i] = false; /* its shard is gone */
 		expect_sound();
 		for (uint32_t s = 0; s < MAP_SLOTS; s++) {
 			struct map_owners owners = load(s);
+			bool most = owners.all - owners.owners == MAP_FORMERS_MAX;
 
 			for (unsigned m = 0; m < 16; m++)
-				assert_true(!owned[s][m] || !alive[m] || !owners.proves ||
-					    named(&owners, m + 1));
-			assert_true(!owners.proves || any(first[s], 16));
-			lost += !owners.proves;
+				assert_true(!owned[s][m] || !alive[m] || named(&owners, m + 1) ||
+					    most || crowded[s]);
+			crowded[s] |= most;
+			full += most;
 		}
 	}
-	assert_true(lost > 0);
+	assert_true(full > 0);
 }
 
 static void an_engine_that_joins_takes_the_owners_without_it(void **state)
@@ -356,7 +270,6 @@ static void an_engine_that_joins_takes_the_owners_without_it(void **state)
 	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
 		struct map_owners owners = load(s);
 
-		assert_true(owners.proves);
 		assert_int_equal(owners.all - owners.owners, named(&owners, 1));
 		for (unsigned k = 0; k < 2; k++)
 			assert_true(named(&owners, others->owner[map_view_slot(others, s)[k]].ref));
@@ -390,13 +303,12 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 	}
 	slots_tick(&control, &slots, now_ns += 61 * SECOND);
 	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		assert_true(load(s).proves);
 		assert_int_equal(load(s).all, 2);
 	}
 }
 
 /* Both owners of slot 0 die, and members that join need their numbers at once. */
-static void owners_whose_numbers_are_needed_are_missed_as_well(void **state)
+static void numbers_of_the_dead_are_used_at_once(void **state)
 {
 	(void)state;
 	settle(OWNERS_MAX, 2);
@@ -410,38 +322,6 @@ static void owners_whose_numbers_are_needed_are_missed_as_well(void **state)
 	view = view_of(NULL, 2, MANY);
 	slots_publish(&control, &slots, view, false, now_ns);
 	expect_sound();
-	assert_false(load(0).proves);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
-	assert_true(load(0).proves);
-}
-
-/* member_map_unproven() counts the words that prove nothing, and says how long the last lasts. */
-static void expect_counted(uint64_t left_ms)
-{
-	uint64_t told_ms, most_ms = 0, lost = 0;
-
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		uint64_t left = 1000 * map_slot_left_s(&control.status->map, s, now_ns);
-
-		lost += !load(s).proves;
-		most_ms = !load(s).proves && left > most_ms ? left : most_ms;
-	}
-	assert_int_equal(member_map_unproven(&control, now_ns, &told_ms), lost);
-	assert_true(told_ms == left_ms && most_ms == left_ms);
-}
-
-static void the_slots_that_prove_no_absence_are_counted_and_timed(void **state)
-{
-	(void)state;
-	settle(3, 1);
-	change(2, false, 1); /* the only owner of a third of the slots */
-	now_ns += 20 * SECOND;
-	expect_counted(40000);
-	change(1, false, 1); /* the time of the others goes on */
-	slots_tick(&control, &slots, now_ns += 41 * SECOND);
-	expect_counted(19000);
-	slots_tick(&control, &slots, now_ns += 20 * SECOND);
-	expect_counted(0);
 }
 
 static void a_free_number_is_used_again_last(void **state)
@@ -487,14 +367,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_replaced_owner_stays_a_former_one_for_60_s),
 		T(an_owner_that_has_left_is_no_former_owner),
-		T(a_slot_whose_owners_all_die_at_once_proves_nothing_for_60_s),
-		T(owners_that_die_one_after_the_other_within_60_s_prove_nothing),
-		T(a_former_owner_is_no_proof_once_an_owner_has_died),
-		T(every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing),
+		T(every_owner_of_the_last_60_s_is_named),
 		T(an_engine_that_joins_takes_the_owners_without_it),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
-		T(owners_whose_numbers_are_needed_are_missed_as_well),
-		T(the_slots_that_prove_no_absence_are_counted_and_timed),
+		T(numbers_of_the_dead_are_used_at_once),
 		T(a_free_number_is_used_again_last),
 		T(one_slot_in_three_changes_for_the_third_member_and_no_other_word),
 	};

@@ -39,13 +39,6 @@ const struct member_table *members_table(const struct control *control)
 	return &control->members->table;
 }
 
-uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms)
-{
-	(void)control, (void)now_ns;
-	*ret_left_ms = 0;
-	return 0;
-}
-
 void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_report *ret)
 {
 	(void)control, (void)now_ns;

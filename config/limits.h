@@ -60,8 +60,12 @@
 #define EXTENTS_MAX 7168u
 #define KEY_BYTES_MAX 1024 /* bytes of the longest key that a client may pass; keys are hashed */
 #define BATCH_MAX 65536    /* pages in one call of the client library */
-/* bytes of staging memory of one channel, for destinations that are not registered */
-#define STAGING_BYTES (8u << 20)
+/*
+ * bytes of staging memory of one channel, for destinations that are not registered: limits of
+ * engine.staging_bytes
+ */
+#define STAGING_BYTES_MIN (4u << 20)
+#define STAGING_BYTES_MAX (256u << 20)
 #define CREDITS_MAX 4096 /* credits that one channel may have at a time */
 
 /* Number of entries of each ring, a power of two, and their length. */

@@ -232,9 +232,8 @@ struct channel_layout {
 	size_t done[RAILS_MAX]; /* offset of the done ring of each rail */
 	size_t ctl;             /* offset of the ctl ring */
 	size_t ctl_done;        /* offset of the ctl done ring */
-	size_t staging;         /* offset of the staging memory: STAGING_BYTES, aligned to 4096 */
-	size_t asked;           /* offset of struct channel_asked */
-	size_t bytes;           /* length of the whole segment */
+	size_t asked;           /* offset of struct channel_asked, aligned to 4096 */
+	size_t staging;         /* offset of the staging memory, which ends the segment */
 };
 
 static inline struct channel_layout channel_layout(uint32_t rails)
@@ -255,9 +254,8 @@ static inline struct channel_layout channel_layout(uint32_t rails)
 	at += ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op));
 	l.ctl_done = at;
 	at += ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done));
-	l.staging = (at + 4095) & ~(size_t)4095;
-	l.asked = l.staging + STAGING_BYTES;
-	l.bytes = l.asked + ASKED_BYTES;
+	l.asked = (at + 4095) & ~(size_t)4095;
+	l.staging = l.asked + ASKED_BYTES;
 	return l;
 }
 

@@ -17,7 +17,6 @@
 #define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
 /* staging blocks of a channel, one for each page in staging; a power of two */
 #define STAGING_BLOCKS 1024u
-#define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
 /* bytes that one op READs into staging, at most: a longer page goes through it in pieces */
 #define STAGING_PIECE_BYTES (8 * SLICE_BYTES)
 /* locations that a channel's location cache is to remember: more than 98% of them are found */
@@ -80,7 +79,7 @@
 
 static_assert(SCRATCH_SLOTS % 32 == 0 && RUN_PAGES_MAX <= 32, "a run's slots are in one word");
 static_assert(RAILS_MAX * DONE_RING_SLOTS + CTL_DONE_SLOTS <= 65536, "see request_cookie()");
-static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
+static_assert(SCRATCH_BYTES + STAGING_PIECE_BYTES < STAGING_BYTES_MIN, "a piece fits");
 static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
 
 #endif

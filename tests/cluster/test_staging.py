@@ -13,8 +13,15 @@ BYTES = 32 << 20  # read per page size; several times the size of the staging re
 
 class Staging(harness.ClusterTest):
     def test_every_page_is_a_hit_at_every_size_and_batch(self):
-        engines = self.start(2, pool_bytes="512MiB")
-        for size in SIZES:
+        self.read("8MiB", SIZES)
+
+    def test_the_setting_sizes_it(self):
+        for staging, size in (("4MiB", 128 * KIB), ("64MiB", 3000 * KIB)):
+            self.read(staging, [size])
+
+    def read(self, staging, sizes):
+        engines = self.start(2, pool_bytes="512MiB", settings=[f"engine.staging_bytes={staging}"])
+        for size in sizes:
             pages = BYTES // size
             process = harness.tool("tests/cluster/staged", "--page-bytes", size, "--pages", pages,
                                    *[x for n in BATCHES for x in ("--batch", n)],

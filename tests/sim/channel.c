@@ -52,7 +52,7 @@ static int segment_open(struct channel *c)
 {
 	int fd = memfd_create("sim-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	c->bytes = channel_layout(SIM_RAILS).bytes;
+	c->bytes = channel_layout(SIM_RAILS).staging + STAGING_BYTES_MIN;
 	if (fd < 0 || ftruncate(fd, (off_t)c->bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK))
 		abort();
 	c->header = map_shared(fd, c->bytes);

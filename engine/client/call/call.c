@@ -282,7 +282,7 @@ static bool batch_device_open(struct pc_batch *b)
 		error_set(-EINVAL,
 			"the pages in flight have memory of several GPUs: use a channel for each GPU");
 	else if (!ch->device)
-		ch->device = device_open(b->device, ch->staging.base, STAGING_BYTES);
+		ch->device = device_open(b->device, ch->staging.base, ch->staging.bytes);
 	ch->gpus = one ? gpus : ch->gpus;
 	one &= ch->device != NULL;
 	for (uint32_t i = 0; i < b->count && !one; i++)

@@ -64,16 +64,21 @@ static void channel_make_rings(struct pc_channel *ch)
 
 int channel_map(struct pc_channel *ch, struct client_session *session, struct session_call *call)
 {
-	struct stat about;
+	struct stat about = {.st_size = 0};
+	uint64_t staging;
 	void *at;
 	int rc;
 
 	ch->layout = channel_layout(session->rails);
-	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
-		fstat(call->fd[0], &about) || (size_t)about.st_size < ch->layout.bytes)
+	if (call->fds == 2)
+		fstat(call->fd[0], &about);
+	ch->bytes = (size_t)about.st_size;
+	staging = ch->bytes - ch->layout.staging; /* huge if the file is too short */
+	if (call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX || staging < STAGING_BYTES_MIN ||
+		staging > STAGING_BYTES_MAX)
 		return error_set(-EPROTO,
 			"the engine's reply for a new channel is invalid; engine and library must be of the same version");
-	at = mmap(NULL, ch->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
+	at = mmap(NULL, ch->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
 	if (at == MAP_FAILED)
 		return error_set(-errno, "cannot map a channel: %s", strerror(errno));
 	ch->header = at;
@@ -84,12 +89,12 @@ int channel_map(struct pc_channel *ch, struct client_session *session, struct se
 			     : error_set(-EPROTO,
 				       "the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
 				       ch->header->version, ABI_VERSION);
-		munmap(at, ch->layout.bytes);
+		munmap(at, ch->bytes);
 		return rc;
 	}
 	ch->rails = session->rails;
 	if (channel_make_requests(ch)) {
-		munmap(at, ch->layout.bytes);
+		munmap(at, ch->bytes);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
 	ch->segment = at;
@@ -101,14 +106,15 @@ int channel_map(struct pc_channel *ch, struct client_session *session, struct se
 	ch->wake = call->fd[1];
 	call->fd[1] = -1;
 	channel_make_rings(ch);
-	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
+	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint32_t)staging,
+		(uint16_t)call->b);
 	return 0;
 }
 
 void channel_unmap(struct pc_channel *ch)
 {
 	descriptor_mute(ch);
-	munmap(ch->segment, ch->layout.bytes);
+	munmap(ch->segment, ch->bytes);
 	close(ch->wake);
 	ch->segment = NULL;
 	ch->statistics = NULL;

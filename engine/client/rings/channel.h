@@ -90,6 +90,7 @@ struct pc_channel {
 	int wake;
 	unsigned char *segment;
 	struct channel_layout layout;
+	size_t bytes; /* length of the segment */
 	struct channel_header *header;
 
 	struct channel_rail rail[RAILS_MAX];

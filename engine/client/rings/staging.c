@@ -17,7 +17,7 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 	struct staging_block *block;
 	uint32_t left, gap;
 
-	if (bytes > STAGING_PAGE_MAX || s->last - s->first == STAGING_BLOCKS)
+	if (bytes > s->bytes - SCRATCH_BYTES || s->last - s->first == STAGING_BLOCKS)
 		return CLIENT_NONE;
 	if (s->first == s->last) {
 		s->tail = SCRATCH_BYTES;
@@ -25,9 +25,9 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 	}
 	/* A staging block must be contiguous: if the end of the region is too short for it, skip
 	 * that part (`gap`, which may be 0 bytes). */
-	left = STAGING_BYTES - s->tail;
+	left = s->bytes - s->tail;
 	gap = left < need ? left : 0;
-	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)
+	if ((uint64_t)s->used + gap + need > s->bytes - SCRATCH_BYTES)
 		return CLIENT_NONE;
 	block = &s->block[s->last & (STAGING_BLOCKS - 1)];
 	block->offset = left < need ? SCRATCH_BYTES : s->tail;

@@ -21,7 +21,8 @@ struct staging {
 	/* start of the staging region; NULL: the channel has no segment mapped */
 	unsigned char *base;
 	uint16_t region;
-	uint32_t tail; /* offset of the next free byte in the staging region */
+	uint32_t bytes; /* length of the staging region */
+	uint32_t tail;  /* offset of the next free byte in the staging region */
 	/* bytes of the staging region between the oldest block and `tail`, gaps included */
 	uint32_t used;
 	/* free-running numbers of the oldest staging block and of the next one */
@@ -32,9 +33,11 @@ struct staging {
 	uint32_t scratch_last;
 };
 
-static inline void staging_init(struct staging *s, unsigned char *base, uint16_t region)
+static inline void staging_init(
+	struct staging *s, unsigned char *base, uint32_t bytes, uint16_t region)
 {
 	s->base = base;
+	s->bytes = bytes;
 	s->region = region;
 	s->tail = SCRATCH_BYTES;
 	s->used = 0;

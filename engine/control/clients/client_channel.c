@@ -260,26 +260,26 @@ void channel_finish(struct channel *c)
  * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
  * would kill the engine at its next access.
  */
-static int channel_segment_open(struct channel *c, uint32_t rails)
+static int channel_segment_open(struct channel *c, const struct control *control)
 {
-	struct channel_layout l = channel_layout(rails);
+	uint64_t staging = control->settings->engine_staging_bytes & ~(uint64_t)(PAGE_UNIT - 1);
 	struct channel_header *header;
 	int ends[2];
 	void *map;
 
 	c->memfd = memfd_create("peercache-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (c->memfd < 0 || ftruncate(c->memfd, (off_t)l.bytes) < 0 ||
+	c->bytes = channel_layout(control->rails).staging + staging;
+	if (c->memfd < 0 || ftruncate(c->memfd, (off_t)c->bytes) < 0 ||
 		fcntl(c->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
-	map = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->memfd, 0);
+	map = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->memfd, 0);
 	if (map == MAP_FAILED)
 		return -errno;
 	c->map = map;
-	c->bytes = l.bytes;
 	header = map;
 	header->magic = CHANNEL_MAGIC;
 	header->version = ABI_VERSION;
-	header->rails = rails;
+	header->rails = control->rails;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return -errno;
 	c->wake = ends[0];
@@ -366,7 +366,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	clients->channel[id] = c;
 	clients->channels++;
 	s->channels++;
-	rc = channel_segment_open(c, control->rails);
+	rc = channel_segment_open(c, control);
 	if (rc < 0) {
 		text_fit(text, bytes,
 			"cannot make the memory of a channel: %s; raise the limits of memory or open files",

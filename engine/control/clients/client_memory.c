@@ -881,7 +881,7 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 	}
 	c->staging = r;
 	r->base = c->map + offset;
-	r->length = STAGING_BYTES;
+	r->length = c->bytes - offset;
 	r->offset = offset;
 	r->state = REGION_REGISTERING;
 	c->session->waits_region = r;

@@ -298,6 +298,7 @@ void fake_start(struct fake *f)
 	pthread_mutexattr_t attributes;
 
 	memset(f, 0, sizeof(*f));
+	f->staging = 8u << 20;
 	pthread_mutexattr_init(&attributes);
 	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
 	pthread_mutex_init(&f->lock, &attributes);

@@ -44,6 +44,7 @@ struct fake_channel {
 	int wake, wake_client; /* the engine's and the client's end of the wake socket */
 	int memfd;
 	unsigned char *base;
+	size_t bytes;
 	unsigned answers;     /* entries written to its done rings */
 	unsigned ctl_answers; /* entries written to its ctl done ring */
 	struct ring_consumer ops[FAKE_RAILS];
@@ -98,12 +99,12 @@ struct fake {
 	bool no_drain;           /* do not store `drained` when the connection ends */
 	/* CHANNEL_OPENs that are answered; later ones wait until this is raised */
 	unsigned opens_max;
-	bool no_channels;    /* CHANNEL_OPEN: refuse it */
-	unsigned surplus;    /* CHANNEL_OPEN: send this many descriptors too many */
-	bool short_channels; /* CHANNEL_OPEN: send a segment that lacks its last page */
-	bool bad_channels;   /* CHANNEL_OPEN: send a segment of another version */
-	bool still;          /* its loop does not turn, as far as the status tells */
-	bool stall_regions;  /* answer REGION_ADD only after this is false again */
+	bool no_channels;   /* CHANNEL_OPEN: refuse it */
+	unsigned surplus;   /* CHANNEL_OPEN: send this many descriptors too many */
+	uint64_t staging;   /* CHANNEL_OPEN: bytes of staging memory */
+	bool bad_channels;  /* CHANNEL_OPEN: send a segment of another version */
+	bool still;         /* its loop does not turn, as far as the status tells */
+	bool stall_regions; /* answer REGION_ADD only after this is false again */
 
 	/* called for each op, and for each page of a run as an op of its own; NULL: FAKE_DO */
 	fake_op_hook *on_op;

@@ -32,7 +32,7 @@ static void drop_channel(struct fake *f, unsigned c)
 		return;
 	if (!f->no_drain)
 		fake_drain(channel);
-	munmap(channel->base, channel_layout(FAKE_RAILS).bytes);
+	munmap(channel->base, channel->bytes);
 	close(channel->memfd);
 	close(channel->wake);
 	close(channel->wake_client);
@@ -71,7 +71,8 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 		return;
 	}
 	ch = &f->channel[c];
-	ch->base = fake_memory(l.bytes, &ch->memfd);
+	ch->bytes = l.staging + f->staging;
+	ch->base = fake_memory(ch->bytes, &ch->memfd);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
 		abort();
 	ch->wake = ends[0];
@@ -90,11 +91,9 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	ring_consumer_init(&ch->ctl, ch->base + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(
 		&ch->ctl_done, ch->base + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
-	f->region[STAGING_REGION(c)].base = mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE,
-		MAP_SHARED, ch->memfd, (off_t)l.staging);
-	f->region[STAGING_REGION(c)].bytes = STAGING_BYTES;
-	if (f->short_channels && ftruncate(ch->memfd, (off_t)(l.bytes - PAGE_UNIT)))
-		abort();
+	f->region[STAGING_REGION(c)].base = mmap(
+		NULL, f->staging, PROT_READ | PROT_WRITE, MAP_SHARED, ch->memfd, (off_t)l.staging);
+	f->region[STAGING_REGION(c)].bytes = f->staging;
 	reply->a = c;
 	reply->b = f->region_said ? f->region_said : STAGING_REGION(c);
 	fds[0] = ch->memfd;

@@ -205,18 +205,21 @@ static void a_region_number_beyond_the_table_is_refused(void **state)
 	assert_int_equal(pc_memory_alloc(pc, 4096, &at), 0);
 }
 
-static void a_channel_with_a_short_segment_or_a_surplus_file_is_refused(void **state)
+static void a_channel_with_a_segment_or_files_that_are_wrong_is_refused(void **state)
 {
 	struct pc_channel *other = NULL;
 
 	(void)state;
-	LET(short_channels, true);
+	LET(staging, STAGING_BYTES_MIN - PAGE_UNIT);
 	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
-	LET(short_channels, false);
+	LET(staging, STAGING_BYTES_MAX + PAGE_UNIT);
+	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
+	LET(staging, STAGING_BYTES_MIN);
 	LET(surplus, 1);
 	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
 	LET(surplus, 0);
 	assert_int_equal(pc_channel_open(pc, &other), 0);
+	assert_int_equal(other->staging.bytes, STAGING_BYTES_MIN);
 	pc_channel_close(other);
 }
 
@@ -325,7 +328,7 @@ int main(void)
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),
 		RIG_TEST(a_region_number_beyond_the_table_is_refused),
-		RIG_TEST(a_channel_with_a_short_segment_or_a_surplus_file_is_refused),
+		RIG_TEST(a_channel_with_a_segment_or_files_that_are_wrong_is_refused),
 		RIG_TEST(a_repeated_answer_completes_no_other_page),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
 		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate_and_its_answer_kept),

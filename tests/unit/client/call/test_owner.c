@@ -311,8 +311,7 @@ static void *die_with_a_read_in_flight(void *context)
 	mine = fake.channel[0];
 	mine.memfd = dup(mine.memfd);
 	mine.wake = dup(mine.wake);
-	mine.base = mmap(NULL, channel_layout(FAKE_RAILS).bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-		mine.memfd, 0);
+	mine.base = mmap(NULL, mine.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mine.memfd, 0);
 	fake_unlock(&fake);
 	fake_die(&fake);
 	while (__atomic_load_n(&late.waits, __ATOMIC_SEQ_CST) < 1u + late.long_wait)
@@ -325,7 +324,7 @@ static void *die_with_a_read_in_flight(void *context)
 		kill(late.engine, SIGKILL);
 	else
 		fake_drain(&mine);
-	munmap(mine.base, channel_layout(FAKE_RAILS).bytes);
+	munmap(mine.base, mine.bytes);
 	close(mine.memfd);
 	close(mine.wake);
 	return context;

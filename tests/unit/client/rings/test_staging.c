@@ -18,6 +18,8 @@
 #include "engine/client/rings/staging.h"
 
 #define HELD_MAX 256u
+#define STAGING_BYTES (8u << 20)
+#define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
 
 struct held {
 	uint32_t block, from, bytes;
@@ -38,7 +40,7 @@ static int setup(void **state)
 	staging = calloc(1, sizeof(*staging));
 	assert_non_null(staging);
 	/* Tests check offsets and lengths of blocks and never access their memory. */
-	staging_init(staging, NULL, 100);
+	staging_init(staging, NULL, STAGING_BYTES, 100);
 	holding = 0;
 	return 0;
 }

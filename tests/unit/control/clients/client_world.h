@@ -447,6 +447,7 @@ static inline int setup(void **state)
 	snprintf(
 		settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock", folder);
 	settings.rail_mr_bytes = 2ll << 30;
+	settings.engine_staging_bytes = STAGING_BYTES_MIN + PAGE_UNIT + 7;
 	control.settings = &settings;
 	shard = (struct shard){.bits = 0};
 	control.shard = &shard;

@@ -8,6 +8,7 @@
 static void a_channel_segment_cannot_change_its_size(void **state)
 {
 	const struct channel_layout l = channel_layout(RAILS);
+	const size_t bytes = l.staging + STAGING_BYTES_MIN + PAGE_UNIT;
 	struct channel_header *header;
 	struct answer a;
 	int fd = dial();
@@ -16,16 +17,17 @@ static void a_channel_segment_cannot_change_its_size(void **state)
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(a.fds, 2);
+	assert_int_equal(lseek(a.fd[0], 0, SEEK_END), bytes); /* as the setting, in pages */
 	assert_int_equal(ftruncate(a.fd[0], 0), -1);
-	assert_int_equal(ftruncate(a.fd[0], (off_t)l.bytes * 2), -1);
-	header = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
+	assert_int_equal(ftruncate(a.fd[0], (off_t)bytes * 2), -1);
+	header = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
 	assert_true(header != MAP_FAILED);
 	assert_int_equal(header->magic, CHANNEL_MAGIC);
 	assert_int_equal(header->rails, RAILS);
 	assert_int_equal(told(RAIL_CHANNEL_ADD), RAILS);
 	assert_int_equal(told(RAIL_REGION_ADD), RAILS);
 	assert_int_equal(world.published, 1);
-	munmap(header, l.bytes);
+	munmap(header, bytes);
 	forget_fds(&a);
 	close(fd);
 	pump();
@@ -67,7 +69,7 @@ static void keys_go_to_the_one_process_that_records_them(void **state)
 
 	(void)state;
 	assert_true(ask(client, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
-	map = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
+	map = mmap(NULL, l.staging, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
 	assert_true(map != MAP_FAILED);
 	area = (struct channel_asked *)(void *)(map + l.asked);
 	forget_fds(&a);
@@ -107,7 +109,7 @@ static void keys_go_to_the_one_process_that_records_them(void **state)
 	assert_int_equal(asked(other, got, 0), 0);
 	close(other);
 	pump_until_sessions(0);
-	munmap(map, l.bytes);
+	munmap(map, l.staging);
 }
 
 /* world_hold() makes the stub NIC act like one whose driver does not return from a registration. */

@@ -33,7 +33,7 @@ FILES = {
     "engine/control/SECURITY.md": "THREATS.md", ".github/SECURITY.md": "SECURITY.md",
     "engine/client/python/README.md": "SGLANG.md",
     "engine/client/python/MOONCAKE.md": "MOONCAKE.md",
-    "engine/client/python/LMCACHE.md": "LMCACHE.md",
+    "engine/client/python/LINKER.md": "LINKER.md", "engine/client/python/LMCACHE.md": "LMCACHE.md",
     "engine/client/python/ROUTERS.md": "ROUTERS.md",
     "engine/client/python/VLLM.md": "VLLM.md",
 }

@@ -2,9 +2,13 @@
 """Drives SGLang's external cache linker on the CPU: device pools and the store, without host pools.
 
 SGLang's own code makes the linker from its configuration, and the tree stores what is inserted and
-asks for what it lacks.
+asks for what it lacks. The configuration is that of the launch line in LINKER.md.
 """
 
+import argparse
+import os
+import re
+import shlex
 from types import SimpleNamespace
 
 import torch
@@ -15,6 +19,19 @@ from sglang.srt import runtime_context
 from sglang.srt.mem_cache import base_prefix_cache as base
 from sglang.srt.mem_cache import registry
 from sglang.srt.server_args import ServerArgs
+
+
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                    "../../engine/client/python/LINKER.md")
+
+
+def launch_line():
+    """What SGLang makes of the arguments in LINKER.md."""
+    with open(PAGE, encoding="utf-8") as file:
+        line = re.search("^    python3 -m sglang.launch_server (.*?)\n\n", file.read(), re.M | re.S)
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    return parser.parse_args(shlex.split(line[1].replace("\\\n", " ")))
 
 
 class Event:
@@ -43,15 +60,16 @@ class Rank(tree.Rank):
     """As of tree.py; the store is the linker's."""
 
     def publish(self, **plan):
-        extra = {name: value for name, value in plan["extra"].items()
-                 if name in ("engine_socket", "engine_start")}
+        line = launch_line()
+        config = {**line.unified_cache_external_linker_config}
+        config["linker_extra_config"] = {
+            name: value for name, value in plan["extra"].items()
+            if name in ("engine_socket", "engine_start")}
         self.args = ServerArgs(
             model_path="dummy", served_model_name="model", device="cpu", tp_size=self.ranks,
-            page_size=plan["page_size"], enable_unified_cache_external_linker=True,
-            unified_cache_external_linker_backend="dynamic",
-            unified_cache_external_linker_config={
-                "linker": "PeerCacheLinker", "linker_module_path": "peercache.linker",
-                "linker_extra_config": extra})
+            page_size=plan["page_size"], unified_cache_external_linker_config=config,
+            enable_unified_cache_external_linker=line.enable_unified_cache_external_linker,
+            unified_cache_external_linker_backend=line.unified_cache_external_linker_backend)
         self.args._mamba_cache_chunk_size = 64
         runtime_context.publish(self.args, role="scheduler",
                                 ranks=runtime_context.SpawnRanks(world_rank=self.rank))
@@ -88,7 +106,8 @@ class Rank(tree.Rank):
     def fetch(self, seed, pages, lose=False):
         """Runs a request for these pages, and compares them in the device pools.
 
-        lose: the pages are removed between the look-up and the load.
+        lose: the pages are removed between the look-up and the load; "once": the first READ of
+        some of them fails.
         """
         self.requests += 1
         request = Request(f"request{self.requests}")
@@ -99,7 +118,19 @@ class Rank(tree.Rank):
             best_match_node=found.best_match_node, host_hit_length=found.host_hit_length,
             req=request))
         indices = self.tree.linker.private_load_indices.get(request.rid)
-        if lose:
+        if lose == "once":  # every third page; the engine has it when it is READ again
+            move = self.store._move
+
+            def moved(what, pool, keys, at):
+                done = [i % 3 > 0 for i in range(len(keys))]
+                self.store._move = move
+                rest = [i for i, kept in enumerate(done) if kept]
+                some = move(what, pool, [keys[i] for i in rest],
+                            at.reshape(-1, pool.page_size)[rest].reshape(-1))
+                return [kept and some[rest.index(i)] for i, kept in enumerate(done)]
+
+            self.store._move = moved
+        elif lose:
             self.store.clear()
         index = self.tree.ready_to_load_host_cache()
         for layer in range(self.linker.group.num_layers if index >= 0 else 0):

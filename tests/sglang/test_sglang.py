@@ -416,6 +416,16 @@ class Linker(Ranks):
         for row in self.fetch(here, lose=True):
             self.assertEqual((row["pages"], row["aborted"]), (12, 1))
         self.assertEqual(self.fetch(here), [self.NONE] * 2)
+        for row in here.do("counts"):
+            self.assertEqual(row["errors"]["a load of the linker"], 1)
+
+    def test_a_page_whose_read_fails_once_is_read_again(self):
+        here, there = self.hosts
+        self.make("dsa", "", 64, pages=64)
+        here.do("insert", seed=self.seed, pages=12)
+        self.assertEqual(self.fetch(there, lose="once"), [self.FULL] * 2)
+        for row in there.do("counts"):
+            self.assertEqual(row["errors"], {})
 
 
 class Mooncake(Ranks):

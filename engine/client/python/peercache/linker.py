@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PeerCacheLinker: the external cache linker that SGLang (0.5.23 on) loads instead of HiCache.
 
-    --enable-unified-cache-external-linker --unified-cache-external-linker-backend dynamic
-    --unified-cache-external-linker-config '{"linker": "PeerCacheLinker",
-      "linker_module_path": "peercache.linker", "linker_extra_config": {...}}'
-
-Pages go between the pools of the GPU and the engines, without a copy in the host's memory (L2):
-NICs write into GPU memory, or it is staged, as the log says. SGLang offers it for DSA, DeepSeek-V4
-and hybrid models. The extra config is that of PeerCacheStore. The layers of a load become
-ready together: a page is one object with all of its layers.
+Pages go between the pools of the GPU and the engines: LINKER.md has the launch line, and what
+happens to a lost page. The extra config is that of PeerCacheStore.
 """
 
-import logging
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -28,8 +21,6 @@ from sglang.srt.utils import get_device_module
 from peercache.pages import plain
 from peercache.store import PeerCacheStore
 
-logger = logging.getLogger("peercache")
-
 
 class DeviceStore(PeerCacheStore):
     """The store of a linker. SGLang keeps the device pages of a call until it has ended."""
@@ -42,18 +33,35 @@ class DeviceStore(PeerCacheStore):
         pool = self._pools.get(plain(name))
         return pool is not None and all(map(self._memory.covers, pool.samples))
 
-    def move(self, what: str, transfers: list) -> bool:
-        """Moves the pages of all transfers ("prefetch" or "backup"). True if all were moved."""
-        moved = [self._move(what, self._pools[plain(t.name)], t.keys, t.host_indices)
-                 for t in transfers]
-        return all(map(all, moved))
+    def move(self, what: str, transfers: list) -> list[str]:
+        """Moves the pages of all transfers ("prefetch" or "backup"). Returns the keys of the rest.
+
+        A prefetch reads those once more: the engine may be back, or another host has the page.
+        """
+        lost = []
+        for transfer in transfers:
+            pool, keys, at = self._pools[plain(transfer.name)], transfer.keys, transfer.host_indices
+            for _ in range(2 if what == "prefetch" else 1):
+                moved = self._move(what, pool, keys, at)
+                left = [i for i, done in enumerate(moved) if not done]
+                if not left:
+                    break
+                keys = [keys[i] for i in left]
+                at = at.reshape(-1, pool.page_size)[left].reshape(-1)
+            lost += keys if left else []
+        return lost
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Counts and logs it."""
+        self._failed(what, error)
 
 
 class PeerCacheLinker(UnifiedCacheLinker):
     """The linker of one scheduler process, whose thread calls all methods.
 
-    One thread loads and one stores. A page that is missing at a load fails the load: SGLang then
-    aborts its requests. Nothing that is stored replaces what another rank has stored.
+    One thread loads and one stores. SGLang takes one verdict for all loads of a batch: a page that
+    was lost since its look-up, and is not there when it is READ again, aborts the batch's requests.
+    The next look-up does not find it. Nothing that is stored replaces what another rank has stored.
     """
 
     def __init__(self, server_args: Any, params: Any, *, components: Any,
@@ -129,24 +137,26 @@ class PeerCacheLinker(UnifiedCacheLinker):
         """Begins the queued loads. Returns the number of the batch; -1: there are none."""
         if not self._queued:
             return -1
-        transfers = [t for wanted in self._queued.values() for t in wanted]
-        self._queued = {}
+        loads, self._queued = self._queued, {}
         index = self.layer_done_counter.update_producer()
         ready = get_device_module().Event()  # the indices, and the pages' last readers
         ready.record()
-        self._loader.submit(self._load, index, transfers, ready)
+        self._loader.submit(self._load, index, loads, ready)
         return index
 
-    def _load(self, index: int, transfers: list, ready: Any) -> None:
+    def _load(self, index: int, loads: dict[str, list], ready: Any) -> None:
         try:
             ready.synchronize()
-            if not self.store.move("prefetch", transfers):
-                raise RuntimeError("a page is not there any more")
+            lost = {rid: self.store.move("prefetch", wanted) for rid, wanted in loads.items()}
+            lost = {rid: keys for rid, keys in lost.items() if keys}
+            if lost:
+                raise RuntimeError("pages that a look-up has found are gone, so SGLang aborts the "
+                                   "batch: " + ", ".join(f"{len(keys)} of request {rid}"
+                                                         for rid, keys in lost.items()))
             for layer in range(self.group.num_layers):
                 self.layer_done_counter.complete(index, layer)
         except BaseException as error:  # pylint: disable=broad-except
-            logger.warning("peercache: a load of %d pages failed: %s",
-                           sum(len(t.keys) for t in transfers), error)
+            self.store.failed("a load of the linker", error)
             self.layer_done_counter.fail(index, error)
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -169,9 +179,9 @@ class PeerCacheLinker(UnifiedCacheLinker):
         try:
             for event in ready:
                 event.synchronize()
-            stored = self.store.move("backup", transfers)
+            stored = not self.store.move("backup", transfers)
         except BaseException as error:  # pylint: disable=broad-except
-            logger.warning("peercache: an offload failed: %s", error)
+            self.store.failed("an offload of the linker", error)
         self._done.put(stored)
 
     def num_completed_offloads(self) -> int:

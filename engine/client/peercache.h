@@ -392,9 +392,9 @@ PC_API int pc_prefetch(struct pc_channel *channel, const struct pc_page *pages, 
  */
 PC_API void pc_channel_gap(struct pc_channel *channel, bool gap);
 /*
- * A hint for the look-ups that the channel submits from now on. true: they are of the head of a
- * prompt whose next pages are stored then, so their use is reported 20 times a second and page, so
- * that a small pool that fills within seconds keeps them. false, the default: once a second.
+ * A hint for the pc_exists() that the channel submits from now on. true: they look up the head of a
+ * prompt whose next pages are stored then. Its use is reported 20 times a second and page, so that
+ * a pool that fills within seconds keeps it. false, the default: once a second.
  */
 PC_API void pc_channel_head(struct pc_channel *channel, bool head);
 

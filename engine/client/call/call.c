@@ -501,6 +501,7 @@ static int batch_submit(struct pc_channel *ch, enum batch_kind kind, const struc
 	b->lengths = lengths;
 	b->submitted_ns = submitted_ns;
 	b->gap = ch->gap;
+	b->head = ch->head && kind == BATCH_EXISTS;
 	if (ready) {
 		map_refresh(ch);
 		memory_refresh(ch);

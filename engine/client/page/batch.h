@@ -158,7 +158,8 @@ struct pc_batch {
 	bool expired; /* the deadline of the batch has passed: nothing new is posted for it */
 	/* ANSWER_GRACE_NS has passed, too: only READs into registered memory are still awaited */
 	bool abandoned;
-	bool gap; /* set: its pages follow a page that is missing */
+	bool gap;  /* set: its pages follow a page that is missing */
+	bool head; /* exists: see pc_channel_head() */
 	uint32_t count;
 	uint32_t left; /* number of pages that are not done */
 	/* get: pc_channel.cache_changes before the first page was looked up in the cache: a page

@@ -160,14 +160,15 @@ static void notice_want(struct pc_channel *ch, const struct page_work *p)
  * Not inline: page_stored() would save registers for it at each page.
  */
 __attribute__((noinline)) static void notice_wanted(
-	struct pc_channel *ch, const struct page_work *p)
+	const struct pc_batch *b, const struct page_work *p)
 {
+	struct pc_channel *ch = b->channel;
 	struct cache_entry *e = cache_numbered(ch, p->cached, &p->key);
 
 	if (unlikely(!e))
 		e = cache_find(ch, &p->key);
 	/* cache_set.seen_ms stays: the look-up did not confirm the location */
-	if (e && ch->head && channel_now_ms(ch) - e->touched_ms >= TOUCH_HEAD_NS / 1000000)
+	if (e && b->head && channel_now_ms(ch) - e->touched_ms >= TOUCH_HEAD_NS / 1000000)
 		notice_tell(ch, e, false, channel_now_ms(ch));
 	else if (e)
 		notice_again(ch, e, channel_now_ms(ch));
@@ -535,7 +536,7 @@ void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
 		return;
 	}
 	ch->counts.sets_already++;
-	notice_wanted(ch, p);
+	notice_wanted(b, p);
 	page_done(b, i, PC_HIT);
 }
 
@@ -577,7 +578,7 @@ static void page_here(struct pc_batch *b, uint32_t i)
 		page_stored(b, i, length);
 		return;
 	}
-	notice_wanted(ch, p);
+	notice_wanted(b, p);
 	page_done(b, i, PC_HIT);
 }
 

@@ -378,8 +378,9 @@ class PeerCacheStore(Guarded, HiCacheStorage):
         SGLang asks for the tail of a prompt only: its own memory has served the head. But the tail
         is of no use to others without it. SGLang names the head if
         "hicache_storage_pass_prefix_keys" is set. If not, the pages before those of a set are what
-        its thread looked up just before, if some of that is stored. Returns False if one of them
-        is missing; it is not if its owner could not be asked. No error is raised.
+        its thread looked up just before, if some of that is stored: SGLang has a thread for each,
+        other callers do not. Returns False if one of them is missing; it is not if its owner could
+        not be asked. No error is raised.
         """
         try:
             named = list(getattr(extra_info, "prefix_keys", None) or ())  # SGLang appends to it

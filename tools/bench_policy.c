@@ -40,7 +40,7 @@ struct cache {
 	const uint32_t *uses; /* the optimum: the request that uses each block next */
 	/* the engine's pool; of a call: blocks still to be stored, place of the last one */
 	struct pool *pool;
-	uint32_t left, before;
+	uint32_t left, before, calls;
 	bool gap; /* of a call: a block before its blocks is in no pool */
 	struct used_weight weight;
 	struct ghosts *ghosts; /* of all hosts: the directory has them */
@@ -205,6 +205,7 @@ static uint64_t clock_of_calls(void)
 static void engine_touch(struct cache *c, uint32_t block)
 {
 	pool_touch(c->pool, c->note[block]);
+	c->weight.used++;
 }
 
 /* Makes room for the rest of the call at once. A pool has whole chunks: `capacity` is kept here. */
@@ -227,20 +228,22 @@ static void engine_set(struct cache *c, uint32_t block)
 {
 	const struct page_key key = {{mix64(block), block + 1ull}};
 	uint32_t most = c->capacity - (uint32_t)evict_reserve(c->capacity), generation;
+	bool first_out = c->gap || used_weight_keeps(&c->weight, c->calls);
 	enum evicted from;
 
 	if (c->held >= most)
 		engine_evict(c, most);
-	if (!c->gap)
+	if (!first_out)
 		pool_order(c->pool, c->before);
 	if (c->held == most || pool_take(c->pool, PAGE_UNIT, &c->note[block], &generation) ||
 		pool_publish(c->pool, c->note[block], generation, &key, PAGE_UNIT))
 		die("the engine's pool of %u pages has no room beside %u", most, c->held);
 	list_enter(c, block, FIRST);
 	from = ghost_take(c->ghosts, &key, c->entries);
-	if (from != EVICTED_NOT && pool_again(c->pool, c->note[block], generation))
+	if (from != EVICTED_NOT &&
+		(c->weight.keeps || pool_again(c->pool, c->note[block], generation)))
 		used_weight_again(&c->weight, from, c->held);
-	if (c->gap)
+	if (first_out)
 		(void)pool_last(c->pool, c->note[block], generation);
 	else
 		c->before = c->note[block];
@@ -391,6 +394,7 @@ static void blocks_set(struct lab *lab, const struct policy *policy, unsigned ho
 		n = count - done < policy->call ? count - done : policy->call;
 		blocks_touch(lab, policy, call, n);
 		c->left = 0;
+		c->calls++;
 		c->before = NONE;
 		for (uint32_t i = 0; i < n; i++)
 			if (!pool_with(lab, call[i]))

@@ -241,7 +241,7 @@ static void publish_already(
 	struct ctl *ctl, const struct page_publish *page, const struct index_entry *old)
 {
 	ctl->control->counter[COUNTER_pages_already]++;
-	pool_touch(ctl->control->rail[place_rail(old->place)].pool, old->place);
+	page_touched(ctl->control, old->place);
 	publish_tell_owners(ctl, page, old->place, old->generation);
 }
 
@@ -296,6 +296,7 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 	struct credit credit;
 	struct pool *pool;
 	uint32_t *last;
+	bool first_out;
 
 	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
 		control->counter[COUNTER_ops_invalid]++;
@@ -318,7 +319,8 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		evict_take_away(ctl->evict, &at->key, old->place, old->generation);
 	pool = control->rail[place_rail(at->place)].pool;
 	last = &c->batch_last[place_rail(at->place)];
-	if (!(page->bits & PUBLISH_GAP))
+	first_out = page->bits & PUBLISH_GAP || used_weight_keeps(&ctl->evict->weight, c->batches);
+	if (!first_out)
 		pool_order(pool, *last);
 	if (!publish_page_make(ctl, page, &credit, &status)) {
 		ctl_give_back(ctl, &credit);
@@ -334,7 +336,7 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
-	if (page->bits & PUBLISH_GAP)
+	if (first_out)
 		(void)pool_last(pool, at->place, at->generation);
 	else
 		*last = at->place;
@@ -380,8 +382,10 @@ static void publish_pages(struct ctl *ctl, struct ctl_channel *c, const struct c
 		publish_refuse(ctl, c, op, page);
 		return;
 	}
-	if (c->batch_deadline_ns != op->deadline_ns)
+	if (c->batch_deadline_ns != op->deadline_ns) {
 		memset(c->batch_last, 0xff, sizeof(c->batch_last));
+		c->batches++;
+	}
 	c->batch_deadline_ns = op->deadline_ns;
 	for (unsigned i = 0; i < op->count && i < PREFETCH_FAR; i++)
 		publish_prefetch_far(control, page, i);

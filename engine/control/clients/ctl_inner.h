@@ -75,6 +75,7 @@ struct ctl_channel {
 	 * each rail's pool, by place; UINT32_MAX: none
 	 */
 	uint64_t batch_deadline_ns;
+	uint32_t batches;
 	uint32_t batch_last[RAILS_MAX];
 	struct credits credits;
 	/*

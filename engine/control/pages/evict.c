@@ -283,6 +283,15 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	return made < want ? made + evict_victims(evict, room, want - made, false) : made;
 }
 
+static void keeps_tell(struct evict *evict)
+{
+	evict->keeps_told = evict->weight.keeps;
+	log_info(
+		evict->keeps_told
+			? "eviction: old pages stay and new ones go first: nearly all pages that came back had been evicted; a larger pool would keep them"
+			: "eviction: pages go by their last use again");
+}
+
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns)
 {
 	struct pool *pool = evict->control->rail[rail].pool;
@@ -307,6 +316,8 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	if (room.must > room.want)
 		room.must = room.want;
 	made = evict_room(evict, &room);
+	if (evict->weight.keeps != evict->keeps_told)
+		keeps_tell(evict);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);
@@ -322,6 +333,7 @@ void page_touched(struct control *control, uint32_t place)
 {
 	if (place_rail(place) < control->rails)
 		pool_touch(control->rail[place_rail(place)].pool, place);
+	control->evict->weight.used++;
 }
 
 static void page_stored_again(struct control *control, enum evicted from)
@@ -342,6 +354,8 @@ void page_again(struct control *control, const struct location *at, enum evicted
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=
 			pool_last(pool, at->place, at->generation);
+	else if (pool && from != EVICTED_NOT && control->evict->weight.keeps)
+		page_stored_again(control, from);
 	else if (pool && pool_again(pool, at->place, at->generation) && from != EVICTED_NOT)
 		page_stored_again(control, from);
 }

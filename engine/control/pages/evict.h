@@ -77,6 +77,7 @@ struct evict {
 	/* slots that are granted to channels, or were by an earlier engine and are not returned */
 	uint64_t credits;
 	struct used_weight weight;
+	bool keeps_told; /* of weight.keeps, in the log */
 };
 
 int evict_open(struct control *control);

@@ -8,7 +8,6 @@
  */
 #include "engine/control/pages/ghost.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 #define WAYS 16u /* cells in a bucket, a cache line */
@@ -19,6 +18,10 @@
 #define UNIT_SHIFT 10 /* which goes round once in four times as many evictions as there are cells */
 /* a ghost of the queue with fewer evictions counts for this many of the other one, at most */
 #define RATIO_MAX 8u
+/* pages that come back for each use of one that is here, above which old pages are kept */
+#define KEEPS_LATE 8u
+#define KEEPS_PAGES 128u /* fewer pages that come back prove nothing */
+#define KEEPS_POOLS 8u   /* evictions, in pools, after which order by last use is tried again */
 #define STEP 2u /* of the weight: a whole pool of ghosts of one queue multiplies it by e^2 */
 
 /* ---- ghosts ---------------------------------------------------------------------------------- */
@@ -134,8 +137,31 @@ void ghosts_close(struct ghosts *ghosts)
 
 /* ---- the weight of pages that were used again ------------------------------------------------ */
 
+/*
+ * Prompts that come back in turn, all of them before the first one again, are a loop. If it is
+ * longer than the pool is large, order by last use evicts each page just before its use. A loop
+ * shows by pages that come back, and nearly all of them late. Old pages are then kept until half of
+ * what comes back is here, or as many pages as the pool has were new: these are other prompts. Nor
+ * are they kept for long, because pages that come back soon may come late now, too.
+ */
+static void used_weight_judge(struct used_weight *weight, uint64_t pages)
+{
+	bool stays = weight->used <= weight->late && weight->since < KEEPS_POOLS * pages &&
+		     weight->since < pages + weight->since_late;
+
+	if (weight->keeps ? stays
+			  : weight->late <= KEEPS_LATE * weight->used + pages / 2 + KEEPS_PAGES)
+		return;
+	weight->keeps = !weight->keeps;
+	weight->since = weight->since_late = 0;
+	if (!weight->keeps)
+		weight->used = weight->late = 0;
+}
+
 void used_weight_evicted(struct used_weight *weight, enum evicted from, uint64_t pages)
 {
+	weight->since++;
+	used_weight_judge(weight, pages);
 	weight->evicted[from]++;
 	if (weight->evicted[EVICTED_NEW] + weight->evicted[EVICTED_USED] <= pages)
 		return;
@@ -156,6 +182,13 @@ void used_weight_again(struct used_weight *weight, enum evicted from, uint64_t p
 	uint64_t step = weight->value * STEP * count / (pages + 1) + 1;
 	uint64_t value = weight->value;
 
+	weight->late++;
+	weight->since_late++;
+	if (weight->used + weight->late > pages) {
+		weight->used /= 2;
+		weight->late /= 2;
+	}
+	used_weight_judge(weight, pages);
 	if (from == EVICTED_USED)
 		value = value + step < USED_WEIGHT_MAX ? value + step : USED_WEIGHT_MAX;
 	else

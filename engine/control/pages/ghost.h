@@ -10,6 +10,7 @@
 #ifndef CONTROL_GHOST_H
 #define CONTROL_GHOST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/abi/page.h"
@@ -48,18 +49,37 @@ enum evicted ghost_take(struct ghosts *ghosts, const struct page_key *key, uint6
 void ghosts_tick(struct ghosts *ghosts, uint64_t second);
 void ghosts_close(struct ghosts *ghosts);
 
-/* How much slower a page ages that was used again. `pages`, below: that the host holds. */
+/*
+ * How much slower a page ages that was used again, and whether new pages are worth the room of old
+ * ones. `pages`, below: that the host holds.
+ */
 struct used_weight {
 	uint32_t value; /* in units of 1/USED_WEIGHT_ONE; USED_WEIGHT_MIN at first */
 	uint64_t evicted[EVICTED_KINDS]; /* lately */
+	/*
+	 * true: pages come back so late that order by last use has evicted nearly all of them. What
+	 * is here stays, and new pages are evicted first: a part of all has hits then, not none
+	 */
+	bool keeps;
+	uint64_t used, late;        /* lately: uses of pages, and pages that were stored again */
+	uint64_t since, since_late; /* evictions since `keeps` changed; stored again since then */
 };
 
 #define USED_WEIGHT_ONE 65536u
 #define USED_WEIGHT_MIN (2 * USED_WEIGHT_ONE)
 #define USED_WEIGHT_MAX (16 * USED_WEIGHT_ONE)
+#define KEEPS_BUT 32u /* one of 32 batches is stored like any other while old pages are kept */
 
 /* A page was evicted from this queue; a page is stored again whose ghost is of this queue. */
 void used_weight_evicted(struct used_weight *weight, enum evicted from, uint64_t pages);
 void used_weight_again(struct used_weight *weight, enum evicted from, uint64_t pages);
+/*
+ * Whether the pages of a client's batch of this number are to be evicted first. Some batches are
+ * not: old pages that nothing uses have to leave at last.
+ */
+static inline bool used_weight_keeps(const struct used_weight *weight, uint32_t batch)
+{
+	return weight->keeps && batch % KEEPS_BUT;
+}
 
 #endif

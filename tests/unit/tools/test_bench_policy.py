@@ -254,6 +254,15 @@ class Policy(unittest.TestCase):
                          "--seeds", 1)
         self.assertGreater(trace["cells"][0]["engine_to_best"], 0.85)
 
+    def test_of_prompts_that_come_in_turn_the_engine_keeps_some(self):
+        # 60 prompts of 100 blocks, again and again, in a pool of half of them
+        path = self.trace([list(range(100 * d, 100 * d + 100)) for d in [*range(60)] * 12])
+        trace, = results(path, "--hosts", 1, "--l2", "0%", "--pool", "50%",
+                         "--policy", "engine,lru,optimum")
+        ratios = trace["cells"][0]["hit_ratio"]
+        self.assertEqual(ratios["lru"], 0)
+        self.assertGreater(ratios["engine"], 0.4 * ratios["optimum"])
+
     def test_runs_are_equal_and_seeds_differ(self):
         arguments = ("--requests", 300, "--pool", "10%", "--hosts", 2, "--seeds", 1)
         self.assertEqual(results(*arguments), results(*arguments))

@@ -373,6 +373,58 @@ static void a_publish_without_all_its_entries_ends_the_session(void **state)
 	client_close(&client);
 }
 
+/* Stores a batch of four pages. */
+static void store_batch(uint64_t first)
+{
+	now++;
+	take_pages(4, first);
+	put_run(4);
+	turns();
+	assert_answer(OP_HIT, ALL(4));
+}
+
+/* The pages of `want` are the next victims of the first pool, in this order. */
+static void assert_victims(const uint64_t *want, unsigned count)
+{
+	struct pool_victim victim[16];
+
+	assert_int_equal(pool_victims(control.rail[0].pool, LENGTH, false, count, victim), count);
+	for (unsigned i = 0; i < count; i++) {
+		struct page_key key = key_of(want[i]);
+
+		assert_memory_equal(&victim[i].key, &key, sizeof(key));
+	}
+}
+
+static void new_batches_go_first_while_old_pages_are_kept(void **state)
+{
+	struct used_weight *weight = &control.evict->weight;
+
+	(void)state;
+	client_open(&client, 0);
+	store_batch(1);
+	weight->keeps = true;
+	store_batch(11);
+	assert_victims((const uint64_t[]){14, 13, 12, 11, 4, 3, 2, 1}, 8);
+	/* also if they come back */
+	page_again(&control,
+		&(struct location){.place = page[3].place, .generation = page[3].generation},
+		EVICTED_NEW);
+	assert_int_equal(weight->late, 1);
+	assert_int_equal(control.counter[COUNTER_pages_stored_again], 1);
+	assert_victims((const uint64_t[]){14, 13, 12, 11, 4, 3, 2, 1}, 8);
+	client.channel.batches = 31;
+	store_batch(21);
+	assert_victims((const uint64_t[]){14, 13, 12, 11, 4, 3, 2, 1, 24, 23, 22, 21}, 12);
+	/* a page that is stored while it is here, or read, is used */
+	store_batch(21);
+	assert_int_equal(weight->used, 4);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 0});
+	turns();
+	assert_int_equal(weight->used, 5);
+	client_close(&client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -388,6 +440,7 @@ int main(void)
 		TEST(the_pages_of_a_publish_count_against_the_done_ring),
 		TEST(hostile_numbers_of_pages_are_refused),
 		TEST(a_publish_without_all_its_entries_ends_the_session),
+		TEST(new_batches_go_first_while_old_pages_are_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

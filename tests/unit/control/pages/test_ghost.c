@@ -177,6 +177,57 @@ static void the_queue_whose_ghosts_return_gets_more_room(void **state)
 	used_weight_evicted(&weight, EVICTED_USED, 0);
 }
 
+/* `pages` pages of a loop are stored, all of which were evicted before if `late`. */
+static void loop(struct used_weight *weight, unsigned pages, bool late)
+{
+	for (unsigned i = 0; i < pages; i++) {
+		used_weight_evicted(weight, EVICTED_NEW, PAGES);
+		if (late)
+			used_weight_again(weight, EVICTED_NEW, PAGES);
+	}
+}
+
+static void old_pages_are_kept_if_all_come_back_late(void **state)
+{
+	const unsigned proof = PAGES / 2 + 128;
+	struct used_weight weight = {.value = USED_WEIGHT_MIN};
+
+	(void)state;
+	loop(&weight, 20 * PAGES, false); /* no page comes back */
+	loop(&weight, proof, true);
+	assert_false(weight.keeps);
+	loop(&weight, 1, true);
+	assert_true(weight.keeps);
+	assert_false(used_weight_keeps(&weight, 32));
+	assert_true(used_weight_keeps(&weight, 31) && used_weight_keeps(&weight, 33));
+	loop(&weight, 7 * PAGES, true);
+	assert_true(weight.keeps);
+	loop(&weight, PAGES, true); /* for a while */
+	assert_false(weight.keeps || used_weight_keeps(&weight, 31));
+	loop(&weight, proof, true);
+	assert_true(weight.keeps);
+	loop(&weight, PAGES - 1, false);
+	assert_true(weight.keeps);
+	loop(&weight, 1, false); /* other pages than those of the loop */
+	assert_false(weight.keeps);
+	loop(&weight, proof + 1, true);
+	assert_true(weight.keeps);
+	weight.used = weight.late;
+	loop(&weight, 1, true);
+	assert_true(weight.keeps);
+	weight.used = weight.late + 2; /* most pages that come back are here */
+	loop(&weight, 1, true);
+	assert_false(weight.keeps);
+	weight.used = PAGES / 16; /* one use for eight that come late */
+	loop(&weight, PAGES / 2 + 1, true);
+	assert_false(weight.keeps);
+	for (unsigned i = 0; i < 50 * PAGES; i++) {
+		weight.used += i % 4 == 0;
+		loop(&weight, 1, true);
+		assert_false(weight.keeps);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -185,6 +236,7 @@ int main(void)
 		cmocka_unit_test(three_times_the_entries_are_remembered_and_no_more),
 		cmocka_unit_test(the_table_grows_with_the_entries),
 		cmocka_unit_test(the_queue_whose_ghosts_return_gets_more_room),
+		cmocka_unit_test(old_pages_are_kept_if_all_come_back_late),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -268,13 +268,14 @@ static void page_too_large(struct pc_batch *b, uint32_t i)
 static bool batch_device_open(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
-	uint32_t gpus = b->gpus;
+	uint32_t gpus = b->gpus | (device_busy(ch->device) ? ch->gpus : 0);
 	bool one;
 
 	for (const struct pc_batch *other = ch->first; other; other = other->next)
-		gpus |= other->gpus;
+		gpus |= other->left ? other->gpus : 0;
 	one = !(gpus & (gpus - 1));
 	if (one && ch->gpus != gpus) {
+		device_flush(ch->device); /* for batches that have ended and are not waited for */
 		device_close(ch->device);
 		ch->device = NULL;
 	}

@@ -140,6 +140,9 @@ static inline void page_registered(
 static const struct memory_view *page_find_new(struct pc_batch *b, struct page_work *p,
 	const struct pc_page *page, const struct memory_view *last)
 {
+	const void *device = b->device;
+	uint32_t gpus = b->gpus;
+
 	if (p->regular) { /* all segments at once; else each may be in a range of its own */
 		const struct memory_view *m =
 			memory_find(b->channel, page->segments->base, page_span(page));
@@ -153,6 +156,10 @@ static const struct memory_view *page_find_new(struct pc_batch *b, struct page_w
 	}
 	if (page_find_segments(b, p, page, &last))
 		p->flags |= PAGE_REGISTERED;
+	if (unlikely(!p->bytes)) { /* refused: what its other segments are does not matter */
+		b->device = device;
+		b->gpus = gpus;
+	}
 	return last;
 }
 

@@ -5,6 +5,7 @@ Pages go between the pools of the GPU and the engines: LINKER.md has the launch 
 happens to a lost page. The extra config is that of PeerCacheStore.
 """
 
+import logging
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -20,6 +21,8 @@ from sglang.srt.utils import get_device_module
 
 from peercache.pages import plain
 from peercache.store import PeerCacheStore
+
+logger = logging.getLogger("peercache")
 
 
 class DeviceStore(PeerCacheStore):
@@ -52,8 +55,10 @@ class DeviceStore(PeerCacheStore):
         return lost
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Counts and logs it."""
-        self._failed(what, error)
+        """Counts it and logs each one: SGLang aborts requests, or pages are not stored."""
+        with self._lock:
+            self._errors[what] = self._errors.get(what, 0) + 1
+        logger.error("peercache: %s failed: %s", what, error)
 
 
 class PeerCacheLinker(UnifiedCacheLinker):

@@ -4,6 +4,7 @@
  * touches that memory ends the program, and copies are executed late.
  */
 #include "engine/abi/crc32c.h"
+#include "engine/client/call/call.h"
 #include "engine/client/device.h"
 #include "tests/unit/client/rig.h"
 
@@ -278,8 +279,10 @@ static void a_channel_serves_one_gpu_after_another(void **state)
 	struct pc_segment segment[2] = {{gpu, 100}, {NULL, 100}};
 	struct pc_page page = {
 		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
-	enum pc_result result;
+	struct pc_page pages[2] = {page, page};
+	enum pc_result result, results[2];
 	struct pc_batch *batch;
+	struct one one;
 
 	(void)state;
 	setenv("STAND_IN_CUDA", "second", 1);
@@ -306,6 +309,18 @@ static void a_channel_serves_one_gpu_after_another(void **state)
 	pc_wait(batch);
 	assert_many();
 	assert_int_equal(get_one("key-1", second, 200, PATIENCE_MS), PC_HIT);
+	batch = copying();
+	while (batch->left) /* it ends, and nothing has waited for it */
+		channel_step(ch);
+	segment[0] = (struct pc_segment){gpu, 100}; /* of a page that is refused */
+	segment[1].base = second - 1;
+	pages[0] = *one_page(&one, "key-1", second, 200);
+	assert_int_equal(pc_get(ch, pages, 2, PATIENCE_MS, results), 0);
+	assert_int_equal(results[0], PC_HIT);
+	assert_int_equal(results[1], PC_INVALID);
+	assert_int_equal(standInFlushed(), 1);
+	pc_wait(batch);
+	assert_many();
 	assert_int_equal(pc_memory_release(pc, second), 0);
 	assert_int_equal(cuMemFree_v2(at), 0);
 }

@@ -312,8 +312,8 @@ static void a_channel_serves_one_gpu_after_another(void **state)
 	batch = copying();
 	while (batch->left) /* it ends, and nothing has waited for it */
 		channel_step(ch);
-	segment[0] = (struct pc_segment){gpu, 100}; /* of a page that is refused */
-	segment[1].base = second - 1;
+	segment[0].base = second - 1; /* of a page that is refused */
+	segment[1].base = gpu;
 	pages[0] = *one_page(&one, "key-1", second, 200);
 	assert_int_equal(pc_get(ch, pages, 2, PATIENCE_MS, results), 0);
 	assert_int_equal(results[0], PC_HIT);

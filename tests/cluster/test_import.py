@@ -141,6 +141,24 @@ class Import(Base):
         self.assertEqual(engines.status(1)["rails"][0]["counters"]["cqes_error"], 0)
         self.stop_cleanly(engines)
 
+    def test_an_engine_that_is_killed_and_kept_comes_back_to_imported_memory(self):
+        engines = self.engines(keeper=True)
+        process = self.staged(engines, 32 * KIB, 512, batches=range(1, 33))
+        seen = 0
+        for kill in (True, True, False):
+            harness.wait_for(lambda: self.memories(engines) == 256 or
+                             process.poll() is not None, 60, "its memory is registered")
+            seen += self.memories(engines) == 256
+            if kill and process.poll() is None:
+                engines.crash(1)
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, out + err)
+        self.assertGreater(seen, 1)
+        reads = [got for batch, got in json.loads(out).items() if batch != "extents"]
+        self.assertEqual([got for got in reads if got["wrong"]], [])
+        self.assertGreater(sum(got.get("hit", 0) for got in reads), 512 * 16)
+        self.stop_cleanly(engines)
+
     def test_it_is_refused_by_the_setting(self):
         engines = self.engines(verbs="no")
         status, _, err = harness.finish(self.staged(engines, 4 * KIB, 4))

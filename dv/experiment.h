@@ -9,12 +9,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "dv/setup.h"
+
 struct dv_experiment {
-	const char
-		*names[2]; /* devices of the two ends of a connection; the same: a port to itself */
-	int gid_index;     /* as in struct dv_options */
-	uint64_t tries;    /* of the experiments that count */
-	unsigned seconds;  /* in which one of them ends, also with fewer tries */
+	/* the two ends of a connection; the same device: a port to itself */
+	struct dv_options end[2];
+	uint64_t tries;   /* of the experiments that count */
+	unsigned seconds; /* in which one of them ends, also with fewer tries */
 };
 
 /*

@@ -439,17 +439,26 @@ static int check(struct settings *settings, const struct check_as *as)
 #define CARD_TRIES 1000000
 #define CARD_SECONDS 10
 
-static int card(const struct settings *settings, const struct arguments *args)
+static int card(const struct settings *s, const struct arguments *args)
 {
 	char *other = strchr(args->card, ',');
-	struct dv_experiment options = {.gid_index = (int)settings->rail_gid_index,
+	const struct dv_options end = {.name = args->card,
+		.gid_index = (int)s->rail_gid_index,
+		.ack_timeout = (uint8_t)s->rail_ack_timeout,
+		.traffic_class = (int)s->rail_traffic_class,
+		.service_level = (uint8_t)s->rail_service_level,
+		.pkey_index = (uint16_t)s->rail_pkey_index,
+		.one_flow = !s->rail_flow_labels,
+		.numa_node = -1};
+	struct dv_experiment options = {.end = {end, end},
 		.tries = args->tries ? args->tries : CARD_TRIES,
 		.seconds = CARD_SECONDS};
 
-	if (other)
+	if (other) {
 		*other++ = '\0';
-	options.names[0] = args->card;
-	options.names[1] = other ? other : args->card;
+		options.end[1].name = other;
+	}
+	limits_raise();
 	if (dv_experiment_run(&options, stdout) == 0)
 		return EXIT_OK;
 	log_error("--card %s: %s", args->card, dv_error());

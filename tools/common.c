@@ -400,6 +400,7 @@ void become_python(const char *module, int count, char **words)
 	if (!args)
 		die("out of memory");
 	setenv("PEERCACHE_PROGRAMS", set_path(), 1);
+	setenv("PYTHONSAFEPATH", "1", 1); /* not from the current folder: root may be in any */
 	args[0] = python ? (char *)(uintptr_t)python : (char *)"python3";
 	args[1] = (char *)"-m";
 	args[2] = (char *)(uintptr_t)module;

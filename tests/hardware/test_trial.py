@@ -21,7 +21,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster")]
 import harness  # noqa: E402
 
 sys.path.insert(0, os.path.join(harness.BUILD, "engine/client/python"))
-from peercache.trial import frame, report  # noqa: E402
+from peercache.trial import claims, frame, report  # noqa: E402
 
 
 class TrialTest(unittest.TestCase):
@@ -33,11 +33,14 @@ class TrialTest(unittest.TestCase):
         self.env = {**os.environ, "TMPDIR": self.scratch, "PEERCACHE_PYTHON": sys.executable,
                     "PEERCACHE_TRIAL_LOCK": f"trial-{os.getpid()}-{self.id()}"}
 
+    def before(self, devices, link, odd):
+        return [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
+                harness.program("tests/connectx/libsoftconnectx.so"), "--devices", str(devices),
+                "--link", link, "--odd", odd]
+
     def trial(self, *words, devices=2, link="roce", odd="", **env):
         """Starts a quick trial. odd: how its ports differ, of tests/connectx/odd.c."""
-        before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
-                  harness.program("tests/connectx/libsoftconnectx.so"), "--devices", str(devices),
-                  "--link", link, "--odd", odd] if devices else []
+        before = self.before(devices, link, odd) if devices else []
         process = subprocess.Popen(
             [*before, harness.program("tools/peercachectl"), "trial", "--quick", "--pool-bytes",
              "64MiB", "--output", self.output, *words], env={**self.env, **env},
@@ -140,6 +143,15 @@ class Odd(TrialTest):
             self.assertEqual(steps["card: " + name]["answer"], "yes", name)
         self.assertRegex(verdict[0], "Go on: NO.*card: payload before its completion")
 
+    def test_a_response_that_is_repeated_is_told_and_harms_no_page(self):
+        """`order`: of two READs in one doorbell the first may be the younger one."""
+        done = harness.run(
+            [*self.before(2, "ib", "order"), harness.program("engine/peercache-engine"), "--card",
+             "mlx5_0,mlx5_1", "--tries", "20000"], env=self.env, capture_output=True, text=True)
+        steps = {step["name"]: step for step in map(json.loads, done.stdout.splitlines())}
+        self.assertGreater(steps["payload and head in one doorbell"]["against"], 0)
+        self.assertEqual(steps["head READ after the payload"]["against"], 0)
+
     def test_a_path_that_is_narrow_one_way_is_named(self):
         steps, _ = self.steps(odd="way")
         self.assertIn("up to 2048 bytes arrive, 1048576 the other way",
@@ -151,6 +163,79 @@ class Odd(TrialTest):
         self.assertIn("8 data segments in an RDMA READ; the engine needs 30",
                       steps["card"]["text"])
         self.assertIn("Go on: NO", verdict[0])
+
+
+class Peer(TrialTest):
+    def two(self, *words):
+        """Trials of two hosts, which are two addresses of this one."""
+        port = str(harness.cluster.free_port())
+        return [self.trial("--json", "--only", "engines,bytes,peer", "--port", port, "--peer",
+                           f"127.0.0.{2 - i}", "--address", f"127.0.0.{1 + i}", "--output",
+                           f"{self.output}/{i}", *words, devices=0,
+                           PEERCACHE_TRIAL_LOCK=f"{self.id()}-{os.getpid()}-{i}")
+                for i in range(2)]
+
+    def test_the_same_command_on_two_hosts_measures_both_ways(self):
+        for process in self.two():
+            status, out, err = harness.finish(process)
+            self.assertEqual(status, 0, err)
+            found = json.loads(out)["steps"]
+            self.assertEqual({step["answer"] for step in found}, {"yes"}, err)
+            said = " ".join(step["text"] for step in found)
+            self.assertIn("the peer read for", said)
+            self.assertIn("0 misses, 0 wrong", said)
+        self.assert_left_nothing()
+
+    def test_a_peer_that_disappears_is_said(self):
+        first, second = self.two()
+        for process in (first, second):
+            self.until(process, "] bytes: one process")
+        second.kill()
+        harness.ended(second)
+        status, out, err = harness.finish(first)
+        self.assertEqual(status, 1, err)
+        self.assertIn("the peer", " ".join(step["text"] for step in json.loads(out)["steps"]
+                                           if step["answer"] == "no"))
+
+
+class Said(unittest.TestCase):
+    def test_pages_quote_the_figures_of_the_claims(self):
+        for claim in claims.CLAIMS:
+            self.assertTrue(claim.quotes)
+            for name, text in claim.quotes:
+                with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+                    page = " ".join(file.read().split())
+                self.assertIn(claims.quote(claim, text), page, name)
+
+    def test_a_claim_that_is_not_met_is_no_and_says_what_to_do(self):
+        rows = [{"page_bytes": 131072, "batch": 32, "gbps": 40, "p50_us": 100},
+                {"page_bytes": 4096, "batch": 128, "pages_per_second": 9e6}]
+        facts = {"bytes": rows, "vendor": {"read_gbps": {131072: 48}}, "restart_s": 9,
+                 "card": {"rtt_ns": 5000, "gbps": 400}, "software_port": False}
+        trial = types.SimpleNamespace(facts=facts, options=types.SimpleNamespace(
+            devices=["a", "b"], peer=""))
+        found = [answer for _, answer in claims.judge(trial)]
+        self.assertEqual([answer.answer for answer in found],
+                         ["yes", "yes", "yes", "no", "unknown", "unknown", "unknown"])
+        self.assertIn("there 0.833: 0.88", found[0].text)
+        self.assertIn("huge pages", found[3].do)
+        facts["software_port"] = True
+        self.assertNotIn("no", [answer.answer for _, answer in claims.judge(trial)])
+
+    def test_go_on_is_yes_only_if_pages_were_read(self):
+        def first(**answers):
+            trial = types.SimpleNamespace(
+                options=types.SimpleNamespace(devices=["mlx5_0"]), stopped=False, started=0,
+                count=lambda answer: 0,
+                steps=[{"name": name.replace("__", ": ").replace("_", " "), "answer": answer,
+                        "text": "t", "do": "", "data": None} for name, answer in answers.items()])
+            with mock.patch("peercache.trial.host.pretended", return_value=False):
+                return report.verdict(trial)[0]
+        self.assertIn("Go on: YES.", first(engines="yes", bytes__one_process="yes"))
+        self.assertIn("NOT KNOWN", first(engines="unknown", bytes__one_process="unknown"))
+        self.assertIn("NOT KNOWN", first(engines="yes"))
+        self.assertIn("Go on: NO", first(engines="no", bytes__one_process="unknown"))
+        self.assertIn("mend first", first(engines="yes", bytes__one_process="yes", ports="no"))
 
 
 class Early(TrialTest):

@@ -2,9 +2,10 @@
 """peercachectl trial: `python3 -m peercache.trial [OPTION]...`"""
 
 import argparse
-import json
+import ipaddress
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Any, Sequence
 
 from peercache import config
-from peercache.trial import card, host, measure, report
+from peercache.trial import card, claims, host, measure, report
 from peercache.trial.engines import Engines
 from peercache.trial.frame import Refused, Step, Stopped, Trial, take_lock
 
@@ -34,10 +35,17 @@ def parse(words: Sequence[str]) -> Any:
     parser = argparse.ArgumentParser(
         "peercachectl trial", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EPILOG,
         description="Examines this host and its NICs with engines of its own, step by step, and "
-        "leaves one\nreport: DIR/peercache-trial-DATE.html, and everything in a .tar.gz beside it. "
-        "An engine that\nruns already is not touched. Ctrl-C ends it with what there is.")
+        "leaves one\nreport, one page of HTML, and everything in a .tar.gz beside it. An "
+        "engine that\nruns already is not touched. Ctrl-C ends it with what there is.")
     parser.add_argument("--devices", metavar="LIST", help="NICs, such as mlx5_0,mlx5_1 (all "
                         "ConnectX of this host; soft: the software NIC)")
+    parser.add_argument("--peer", metavar="HOST", default="", help="measure between this host and "
+                        "HOST: type the command on both, each with the other's name")
+    parser.add_argument("--address", metavar="A", default="", help="own address for HOST (the one "
+                        "from which it is reached)")
+    parser.add_argument("--port", type=int, default=31900, help="TCP port of the engines (31900)")
+    parser.add_argument("--minutes", type=float, default=0, help="of verified reads beside "
+                        "evictions (one round)")
     parser.add_argument("--output", metavar="DIR", default=".", help="folder of the report (.)")
     parser.add_argument("--anonymous", action="store_true",
                         help="replace names, addresses and secrets in all files of the report")
@@ -54,7 +62,8 @@ def parse(words: Sequence[str]) -> Any:
     parser.add_argument("--json", action="store_true", help="print the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     options = parser.parse_args(words)
-    options.peer = options.address = ""
+    if options.peer:
+        meet(parser, options)
     options.devices = options.devices.split(",") if options.devices else host.devices() or ["soft"]
     options.seconds = options.seconds or (1 if options.quick else 3)
     try:
@@ -62,8 +71,24 @@ def parse(words: Sequence[str]) -> Any:
             options.pool_bytes or ("256MiB" if options.quick else "1GiB"))
     except ValueError as error:
         parser.error(f"--pool-bytes: {error}")
-    options.working_set = options.pool_bytes // 4
+    # of each size of page; a peer stores all sizes at once
+    options.working_set = options.pool_bytes // (8 if options.peer else 4)
     return options
+
+
+def meet(parser: argparse.ArgumentParser, options: Any) -> None:
+    """Finds the addresses of both hosts. The one with the lower address reads first."""
+    try:
+        peer = socket.getaddrinfo(options.peer, options.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(peer[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(peer[4])
+            options.address = options.address or probe.getsockname()[0]
+        own = socket.getaddrinfo(options.address, options.port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        parser.error(f"--peer {options.peer}: {error.strerror or error}")
+    if own[4][0] == peer[4][0]:
+        parser.error(f"--peer {options.peer}: that is this host: name the other one")
+    options.first = ipaddress.ip_address(own[4][0]) < ipaddress.ip_address(peer[4][0])
 
 
 def make_folder(output: str) -> str:
@@ -84,6 +109,13 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
     """All steps in their order."""
     def step(name: str, call: Any, *words: Any) -> Step:
         return Step(name, partial(call, trial, *words))
+    one = [step("bytes: one process", measure.read_bytes, engines),
+           step("bytes: ib_read_bw, ib_read_lat", measure.vendor, engines),
+           step("bytes: several processes", measure.processes, engines),
+           step("churn: evictions and a kill", measure.churn, engines),
+           step("churn: restart", measure.restart, engines)]
+    two = [step("bytes: one process", measure.with_peer, engines, 0),
+           step("bytes: the other way", measure.with_peer, engines, 1)]
     return [step("host: software", host.see_software),
             step("host: doctor", host.see_doctor, engines),
             step("ports: state", host.see_ports),
@@ -92,21 +124,29 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
             step("card", card.try_out, engines),
             step("card: as soft.model", card.model_line),
             step("engines", measure.start, engines),
-            step("bytes: one process", measure.read_bytes, engines),
-            step("bytes: ib_read_bw, ib_read_lat", measure.vendor, engines),
-            step("bytes: several processes", measure.processes, engines),
-            step("ports: counters after", host.count_after)]
+            *(two if trial.options.peer else one),
+            step("cores: gaps", measure.cores, engines),
+            step("ports: counters after", host.count_after),
+            step("claim", claims.judge),
+            *([step("peer: end", measure.part, engines)] if trial.options.peer else [])]
 
 
 def examine(trial: Trial) -> None:
     """Runs all steps. Nothing of them runs afterwards."""
     engines = Engines(trial)
+    trial.facts["software_port"] = host.pretended() or trial.options.devices == ["soft"]
     try:
         only = tuple(trial.options.only.split(","))
-        trial.go([step for step in steps_of(trial, engines) if step.name.startswith(only)])
+        steps = steps_of(trial, engines)
+        chosen = [step for step in steps if step.name.startswith(only)]
+        if not chosen:
+            raise Refused(f"--only {trial.options.only}: no step begins with it; there are: "
+                          + ", ".join(step.name for step in steps))
+        trial.go(chosen)
     except Stopped:  # between two steps
-        trial.stopped = True
+        pass
     finally:
+        trial.ending = True
         engines.close()
         trial.close()
 
@@ -122,7 +162,8 @@ def deliver(trial: Trial, output: str) -> int:
     for path in paths:
         trial.say(f"wrote {path}")
     if trial.options.json:
-        print(json.dumps(report.document(trial), indent=1))
+        with open(trial.path("trial.json"), encoding="utf-8") as file:
+            print(file.read())
     if trial.stopped:
         return 130
     return 1 if trial.count("no") else 0
@@ -139,8 +180,8 @@ def main(words: Sequence[str]) -> int:
         try:
             examine(trial)
         except OSError as error:
-            trial.stopped = True
-            report.verdict(trial)
+            for line in report.verdict(trial):
+                trial.say(line)
             raise Refused(report.no_room(error, output)) from error
         status = deliver(trial, output)
         lock.close()

@@ -18,11 +18,11 @@ def try_out(trial: Trial, engines: Engines) -> Iterator[tuple[str, Answer]]:
     words = [trial.program("peercache-engine"), *engines.settings(0), "--card", pair, "--tries",
              str(TRIES_QUICK if trial.options.quick else TRIES)]
     child = trial.start(words, "card.log", stdout=-1, text=True)
-    count = 0
     try:
         for line in child.stdout or ():
+            if not line.endswith("\n"):
+                break  # it ended within the line
             found = json.loads(line)
-            count += 1
             trial.facts.setdefault("card", {}).update(found["figures"])
             text = f"{found['text']} ({found['tries']} tries)"
             if found["answer"] == "no":

@@ -18,6 +18,9 @@ from peercache.trial.frame import Failed, Trial, Unknown
 
 START_SECONDS = 120.0
 JOIN_SECONDS = 30.0
+# What a --config may have for a service, and two engines beside it must not.
+OWN = ("metrics.port=0", "disk.paths=", "cluster.psk_file=", "cluster.etcd=", "cluster.bind=",
+       "cluster.seeds_file=", "rail.cores=auto", "control.core=auto", "soft.port=0")
 
 
 def free_port() -> int:
@@ -42,7 +45,7 @@ class Engines:
         options = trial.options
         # with one port, both engines use it; with several, each has its half of them
         half = max(1, len(options.devices) // 2)
-        own = options.devices[:half], options.devices[half:2 * half] or options.devices
+        own = options.devices[:half], options.devices[half:] or options.devices
         self.count = 1 if options.peer else 2
         self.devices = [",".join(options.devices if options.peer else d) for d in own]
         self.sockets = [os.path.join(self.home, f"{i}.sock") for i in range(self.count)]
@@ -65,7 +68,10 @@ class Engines:
                f"rail.devices={self.devices[i]}", f"cluster.address={self.address}",
                f"cluster.port={self.ports[i]}", f"cluster.seeds={self.seeds}",
                f"engine.name=trial-{i}" if self.count > 1 else "", "cluster.id=peercache-trial",
-               "metrics.port=0", "disk.paths=", "cluster.security=none"]
+               *OWN]
+        psk = any(word.startswith("cluster.psk_file=") for word in self.trial.options.settings)
+        own.append("" if psk else "cluster.security=none")
+        own.append("soft.link=tcp" if self.trial.options.peer else "")
         for value in [*filter(None, own), *self.trial.options.settings]:
             words += ["--set", value]
         return words
@@ -117,6 +123,33 @@ class Engines:
         """Raises Unknown unless all engines run."""
         if not all(keeper and keeper.poll() is None for keeper in self.keepers):
             raise Unknown("no engines run: see the step engines")
+
+    def put(self, i: int, key: str) -> None:
+        """Stores a small value through engine i. Raises Failed."""
+        status, _ = self.trial.run(
+            self.ctl("--socket", self.sockets[i], "put", key, "--string", key), "ctl.log", 30)
+        if status:
+            raise Failed(f"engine {i} does not store: {self.trial.tail('ctl.log')}",
+                         f"read engine-{i}.log of the report")
+
+    def has(self, i: int, key: str) -> bool:
+        """Does engine i read what put() has stored?"""
+        status, out = self.trial.run(
+            self.ctl("--socket", self.sockets[i], "get", key), "ctl.log", 30)
+        return status == 0 and out == key
+
+    def wait_key(self, key: str, seconds: float) -> float:
+        """Waits until the peer has stored the key. Returns the seconds. Raises Failed."""
+        begun = time.monotonic()
+        while not self.has(0, key):
+            if len(self.status(0)["members"]) < 2:
+                raise Failed("the peer has gone", "look at the trial there; then type the command "
+                             "on both hosts again")
+            if time.monotonic() > begun + seconds:
+                raise Failed(f"the peer did not come to {key} within {seconds:.0f} s",
+                             "look at the trial there")
+            time.sleep(.2)
+        return time.monotonic() - begun
 
     def crash(self, i: int) -> float:
         """Kills engine i. Returns the seconds until the next one, which its keeper starts, is

@@ -68,18 +68,19 @@ def take_lock() -> socket.socket:
     held = socket.socket(socket.AF_UNIX)
     try:
         held.bind(name)
-        held.listen(1)
+        held.listen(128)
         return held
     except OSError:
         held.close()
     with socket.socket(socket.AF_UNIX) as other:
+        other.settimeout(1)  # the other one takes no connection, and its queue has an end
         try:
             other.connect(name)
             pid, uid, _ = struct.unpack("3i", other.getsockopt(
                 socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         except OSError:
-            raise Refused("another trial has just ended on this host: type the command "
-                          "again") from None
+            raise Refused("another trial runs on this host, or has just ended: type the command "
+                          "again later") from None
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -102,6 +103,7 @@ class Trial:
         steps: one dict for each step that has ended: name, answer, seconds, text, do, data.
         children: programs that run.
         stopped: a signal came.
+        ending: the steps have ended: a signal no longer raises Stopped.
         facts: what steps leave for later steps and for the report.
     """
 
@@ -109,16 +111,17 @@ class Trial:
         self.options, self.folder = options, folder
         self.steps: list[dict[str, Any]] = []
         self.children: list[subprocess.Popen[Any]] = []
-        self.stopped = False
+        self.stopped = self.ending = False
         self.facts: dict[str, Any] = {}
         self.started = time.time()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._come)
 
     def _come(self, number: int, _frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends the program
         self.stopped = True
-        raise Stopped
+        if not self.ending:  # a second one does not cut short the end, which has limits
+            self.ending = True
+            raise Stopped
 
     # ---- programs --------------------------------------------------------------------------------
 
@@ -179,10 +182,13 @@ class Trial:
             raise Failed(f"{os.path.basename(words[0])} ended with {status}: {self.tail(log)}",
                          f"read {log} of the report") from None
 
+    def whole(self, log: str) -> str:
+        with open(self.path(log), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
     def tail(self, log: str) -> str:
         """The last line of a log."""
-        with open(self.path(log), encoding="utf-8", errors="replace") as file:
-            return (file.read()[-2000:].strip().splitlines() or ["it says nothing"])[-1]
+        return (self.whole(log)[-2000:].strip().splitlines() or ["it says nothing"])[-1]
 
     def close(self) -> None:
         """Ends all programs."""

@@ -121,6 +121,9 @@ def see_ports(trial: Trial) -> Answer:
     trial.facts["ports"] = found
     wrong, told = [], []
     for name, facts in found.items():
+        if not os.path.isdir(os.path.join(CLASS, name)):
+            wrong.append(f"there is no {name}")
+            continue
         unknown = [key for key, value in facts.items() if value is None]
         told.append(f"{name} {facts['link']} {facts['rate']}, firmware {facts['firmware']}, PCIe "
                     f"{facts['pcie_speed']} x{facts['pcie_width']}, {len(facts['gids'])} GIDs"
@@ -132,12 +135,13 @@ def see_ports(trial: Trial) -> Answer:
                          f"{facts['pcie_width_max']}")
     if wrong:
         return Answer("no", "; ".join(wrong + told), "look at cable, switch port and slot; "
-                      "--devices names the ports that are to be used", found)
+                      f"--devices names the ports to use, of {', '.join(devices()) or 'none'}",
+                      found)
     return Answer("yes", "; ".join(told), data=found)
 
 
 def counters(names: list[str]) -> dict[str, int]:
-    """All counters of the ports and of their network devices."""
+    """All counters of the ports."""
     found = {}
     for name in names:
         for folder in ("counters", "hw_counters"):
@@ -168,8 +172,8 @@ def count_after(trial: Trial) -> Answer:
             f"{name} +{n}" for name, n in sorted(bad.items())), "set PFC or ECN of this traffic "
             "class on hosts and switches, and look at the cable; the doctor names what is set",
             moved)
-    return Answer("yes", f"no counter of errors, pauses or discards moved; {len(moved)} others did",
-                  data=moved)
+    return Answer("yes", f"no counter of errors or discards moved; {len(moved)} others "
+                  "did", data=moved)
 
 
 def see_users(trial: Trial) -> Answer:
@@ -179,8 +183,10 @@ def see_users(trial: Trial) -> Answer:
     for pid in map(int, filter(str.isdigit, listed("/proc"))):
         try:
             files = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
+        except PermissionError:
             hidden += 1
+            continue
+        except OSError:  # it has ended
             continue
         for file in files:
             try:

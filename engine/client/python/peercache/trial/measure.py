@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import subprocess
 import time
 from typing import Any, Optional
 
@@ -19,6 +20,9 @@ PAGES = (4 * KIB, 128 * KIB, 1024 * KIB)
 BATCHES = (1, 32, 128)
 QUICK = ((4 * KIB, 128), (128 * KIB, 32), (1024 * KIB, 1))
 PROCESSES = (2, 4)
+MISSES = ("pages that were stored a moment before are misses: read the logs of the engines in the "
+          "report")
+PEER_SECONDS = 600.0  # in which the peer comes to the same step
 MARGIN = 180.0  # seconds for a measurement beyond its own
 
 
@@ -29,6 +33,14 @@ def start(trial: Trial, engines: Engines) -> Answer:
                   f"{joined:.1f} s later, on {' and '.join(engines.devices)}",
                   data={"start_s": took, "join_s": joined,
                         "status": [engines.status(i) for i in range(engines.count)]})
+
+
+def take(name: str) -> dict[str, Any]:
+    """The results that a run has left."""
+    with open(name, encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    os.remove(name)
+    return found
 
 
 def bench(trial: Trial, engines: Engines, *words: str, log: str = "bench.log") -> dict[str, Any]:
@@ -43,9 +55,7 @@ def bench(trial: Trial, engines: Engines, *words: str, log: str = "bench.log") -
     if status not in (0, 1) or not os.path.exists(name):
         raise Failed(f"peercache-bench ended with {status}: {trial.tail(log)}",
                      f"read {log} and the logs of the engines in the report")
-    with open(name, encoding="utf-8") as file:
-        found: dict[str, Any] = json.load(file)
-    os.remove(name)
+    found = take(name)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     found["client_cpu_s"] = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
     found["engines_cpu_s"] = [b - a for a, b in zip(before, engines.cpu_seconds())]
@@ -56,15 +66,20 @@ def bench(trial: Trial, engines: Engines, *words: str, log: str = "bench.log") -
     return found
 
 
-def read_bytes(trial: Trial, engines: Engines) -> Answer:
-    """Throughput and latency by page size and batch, with memcpy in the same run."""
+def pairs(trial: Trial) -> list[tuple[int, int]]:
+    """Page bytes and batches."""
+    return list(QUICK) if trial.options.quick else [(p, b) for p in PAGES for b in BATCHES]
+
+
+def read_bytes(trial: Trial, engines: Engines, *more: str, turn: int = 0) -> Answer:
+    """Throughput and latency by page size and batch, with memcpy in the same run. turn: each has
+    keys of its own, because those of the last one may still be there."""
     engines.need()
-    rows = []
-    pairs = QUICK if trial.options.quick else [(p, b) for p in PAGES for b in BATCHES]
-    for page, batch in pairs:
-        rows.append(bench(trial, engines, "get", "--page-bytes", str(page), "--batch", str(batch),
-                          "--seconds", str(trial.options.seconds), "--working-set",
-                          str(trial.options.working_set)))
+    rows: list[dict[str, Any]] = []
+    for page, batch in pairs(trial):
+        words = ["get", "--page-bytes", str(page), "--batch", str(batch), "--seconds",
+                 str(trial.options.seconds), "--working-set", str(trial.options.working_set), *more]
+        rows.append(bench(trial, engines, *words, *(["--seed", str(page + turn)] if more else [])))
         trial.facts["bytes"] = rows
         row = rows[-1]
         trial.say(f"    {page // KIB} KiB x {batch}: {row['gbps']:.2f} GB/s, memcpy "
@@ -75,15 +90,56 @@ def read_bytes(trial: Trial, engines: Engines) -> Answer:
                      "send us the report")
     misses = sum(row["misses"] for row in rows)
     best = max(rows, key=lambda row: float(row["gbps"]))
-    lone = rows[0]
     text = (f"at most {best['gbps']:.2f} GB/s ({best['page_bytes'] // KIB} KiB x {best['batch']}), "
-            f"memcpy beside it {best['memcpy_gbps']:.2f}; a call of {lone['batch']} x "
-            f"{lone['page_bytes'] // KIB} KiB: p50 {lone['p50_us']:.1f} us, p99.9 "
-            f"{lone['p999_us']:.1f} us; {misses} misses, 0 wrong")
-    if misses:
-        return Answer("no", text, "pages that were stored a moment before are misses: read the "
-                      "findings of the engines in the report (health)", rows)
-    return Answer("yes", text, data=rows)
+            f"memcpy beside it {best['memcpy_gbps']:.2f}; a call of {rows[0]['batch']} x "
+            f"{rows[0]['page_bytes'] // KIB} KiB: p50 {rows[0]['p50_us']:.1f} us, p99.9 "
+            f"{rows[0]['p999_us']:.1f} us; {misses} misses, 0 wrong")
+    return Answer("no" if misses else "yes", text, MISSES if misses else "", rows)
+
+
+def with_peer(trial: Trial, engines: Engines, turn: int) -> Answer:
+    """One host reads what the other stores; in the second turn the other way round."""
+    engines.need()
+    served, done = f"trial-served-{turn}", f"trial-done-{turn}"
+    if trial.options.first == (turn == 0):
+        engines.wait_key(served, PEER_SECONDS)
+        answer = read_bytes(trial, engines, "--stored", turn=turn)
+        engines.put(0, done)
+        return answer
+    servers = []
+    try:
+        for page in sorted({page for page, _ in pairs(trial)}):
+            name = f"serve-{turn}-{page}.log"
+            servers.append(trial.start(
+                [trial.program("peercache-bench"), "serve", "--sockets", engines.sockets[0],
+                 "--page-bytes", str(page), "--seed", str(page + turn), "--working-set",
+                 str(trial.options.working_set)], name))
+            begun = time.monotonic()
+            while "serving" not in trial.whole(name):
+                if servers[-1].poll() is not None or time.monotonic() > begun + MARGIN:
+                    raise Failed(f"peercache-bench serve does not serve: {trial.tail(name)}",
+                                 f"read {name} of the report")
+                time.sleep(.05)
+        engines.put(0, served)
+        seconds = engines.wait_key(done, PEER_SECONDS)
+    finally:
+        for server in servers:
+            trial.end(server, 15)
+    return Answer("yes", f"the peer read for {seconds:.0f} s; the figures are in its report")
+
+
+def part(trial: Trial, engines: Engines) -> Answer:
+    """Both hosts wait for each other before their engines end."""
+    engines.need()
+    mine, theirs = ("a", "b") if trial.options.first else ("b", "a")
+    engines.put(0, f"trial-end-{mine}")
+    try:
+        engines.wait_key(f"trial-end-{theirs}", PEER_SECONDS)
+    except Failed:
+        if len(engines.status(0)["members"]) > 1:
+            raise
+        return Answer("yes", "the peer has ended")  # it saw this one's key first
+    return Answer("yes", "the peer is at its end, too")
 
 
 def processes(trial: Trial, engines: Engines) -> Answer:
@@ -97,21 +153,125 @@ def processes(trial: Trial, engines: Engines) -> Answer:
                  str(trial.options.seconds), "--working-set", str(each), "--sockets",
                  ",".join(engines.sockets), "--json"]
         children = [trial.start([*words, file], "bench.log") for file in files]
-        found = []
-        for child, file in zip(children, files):
-            child.wait(trial.options.seconds + MARGIN)
-            trial.end(child)
-            with open(file, encoding="utf-8") as opened:
-                found.append(json.load(opened))
-            os.remove(file)
+        try:
+            ended = [child.wait(trial.options.seconds + MARGIN) for child in children]
+        except subprocess.TimeoutExpired:
+            raise Failed(f"one of {count} processes of peercache-bench did not end",
+                         "read bench.log of the report") from None
+        finally:
+            for child in children:
+                trial.end(child, 1)
+        if not all(map(os.path.exists, files)):
+            raise Failed(f"{count} processes of peercache-bench ended with {ended}: "
+                         f"{trial.tail('bench.log')}", "read bench.log of the report")
+        found = [take(file) for file in files]
         rows.append({"processes": count, "gbps": sum(f["gbps"] for f in found),
                      "wrong": sum(f["wrong"] for f in found),
                      "misses": sum(f["misses"] for f in found),
                      "p999_us": max(f["p999_us"] for f in found)})
     if any(row["wrong"] for row in rows):
         raise Failed("pages had WRONG BYTES", "do not go on with this setup: send us the report")
-    return Answer("yes", "; ".join(f"{row['processes']} processes {row['gbps']:.2f} GB/s, worst "
-                                   f"p99.9 {row['p999_us']:.0f} us" for row in rows), data=rows)
+    misses = sum(row["misses"] for row in rows)
+    return Answer("no" if misses else "yes", "; ".join(
+        f"{row['processes']} processes {row['gbps']:.2f} GB/s, worst "
+                                   f"p99.9 {row['p999_us']:.0f} us" for row in rows) +
+                  f"; {misses} misses", MISSES if misses else "", rows)
+
+
+# ---- churn -------------------------------------------------------------------------------------
+
+
+def at_half(log: str) -> bool:
+    """Has a replay shown that it is at half of its requests?"""
+    shown = re.findall(r"\] (\d+)/(\d+) requests", log)
+    return bool(shown) and 2 * int(shown[-1][0]) >= int(shown[-1][1])
+
+
+def replay(trial: Trial, engines: Engines, seed: int, kill: bool) -> dict[str, Any]:
+    """Requests of conversations whose pages do not fit: each byte that is read is verified. kill:
+    an engine, at half of them."""
+    requests, name = 200 if trial.options.quick else 1000, trial.path("replay.json")
+    log = f"replay-{seed}.log"
+    words = [trial.program("peercache-bench"), "replay", "--requests", str(requests), "--seed",
+             str(seed)]
+    blocks = trial.document([*words, "--describe"], log, 60)["different_blocks"]
+    page = 6 * trial.options.pool_bytes // blocks // 4096 * 4096  # three times what the pools hold
+    child = trial.start([*words, "--page-bytes", str(min(max(page, 4096), 1 << 20)), "--sockets",
+                         ",".join(engines.sockets), "--json", name], log)
+    took = None
+    try:
+        begun = time.monotonic()
+        while child.poll() is None:
+            if kill and took is None and at_half(trial.whole(log)):
+                took = engines.crash(1)
+            if time.monotonic() > begun + 10 * MARGIN:
+                raise Failed("peercache-bench replay does not end", f"read {log} of the report")
+            time.sleep(.01)
+    finally:
+        status = trial.end(child, 2)
+    if not os.path.exists(name):
+        raise Failed(f"peercache-bench replay ended with {status}: {trial.tail(log)}",
+                     f"read {log} of the report")
+    return {**take(name), "killed": took is not None}
+
+
+def churn(trial: Trial, engines: Engines) -> Answer:
+    """Verified reads while pages are evicted and an engine is killed, for --minutes."""
+    engines.need()
+    begun, rows = time.monotonic(), []
+    while not rows or time.monotonic() < begun + 60 * trial.options.minutes:
+        rows.append(replay(trial, engines, len(rows) + 1, kill=not rows))
+        if rows[-1]["wrong"]:
+            break
+    total = {key: sum(row[key] for row in rows) for key in (
+        "hits", "hits_remote", "wrong", "late", "stale", "evictions", "timeouts", "unreachable",
+        "killed")}
+    trial.facts["churn"] = total
+    text = (f"{total['hits']} pages read and verified, {total['hits_remote']} of the other engine, "
+            f"beside {total['evictions']} evictions and {total['killed']} kills: {total['wrong']} "
+            f"wrong, {total['stale']} stale (misses), {total['late']} calls late")
+    if total["wrong"]:
+        raise Failed(f"WRONG BYTES: {text}", "do not go on with this setup: send us the report")
+    if total["late"]:
+        raise Failed(text, "send us the report: calls came later than their deadline")
+    if not total["evictions"] or not total["hits_remote"]:
+        raise Unknown(f"nothing was evicted, or nothing read from the other engine: {text}",
+                      "give a smaller --pool-bytes")
+    return Answer("yes", text, data=rows)
+
+
+def restart(trial: Trial, engines: Engines) -> Answer:
+    """An engine is killed: when does the other host read its pages again?"""
+    engines.need()
+    key = f"trial-restart-{time.time_ns()}"
+    engines.put(1, key)
+    if not engines.has(0, key):
+        raise Failed("a page that was stored a moment before is a miss", MISSES)
+    begun = time.monotonic()
+    ready = engines.crash(1)
+    while not engines.has(0, key):
+        if time.monotonic() > begun + 60:
+            raise Failed("60 s after an engine was killed its page is still a miss",
+                         "read the logs of the engines in the report")
+    trial.facts["restart_s"] = first = time.monotonic() - begun
+    return Answer("yes", f"killed, ready after {ready:.2f} s, its page read by the other engine "
+                  f"after {first:.2f} s", data={"ready_s": ready, "first_hit_s": first})
+
+
+def cores(trial: Trial, engines: Engines) -> Answer:
+    """What the poll cores have seen since the start."""
+    engines.need()
+    found = [core for i in range(engines.count) for core in engines.status(i)["poll_cores"]]
+    rails = [rail for i in range(engines.count) for rail in engines.status(i)["rails"]]
+    gaps = sum(core["figures"]["poll_core_gaps_over_10us_total"] for core in found)
+    worst = max(core["figures"]["poll_core_gap_worst_seconds"] for core in found)
+    text = f"{gaps} gaps over 10 us on {len(found)} poll cores, the longest {worst * 1e6:.0f} us"
+    if not all(rail["isolated"] for rail in rails):
+        return Answer("unknown", f"{text}; they are not on isolated cores, so gaps are those of "
+                      "the scheduler", "isolate cores (the doctor names how) and run --only "
+                      "engines,bytes,cores", found)
+    return Answer("no" if gaps else "yes", text, "read the findings of the doctor on interrupts "
+                  "and moved tasks" if gaps else "", found)
 
 
 # ---- the vendor's tools ------------------------------------------------------------------------
@@ -151,8 +311,6 @@ def vendor(trial: Trial, engines: Engines) -> Answer:
     """ib_read_bw and ib_read_lat on the same ports, in the same minutes."""
     if trial.options.devices == ["soft"]:
         raise Unknown("no hardware for it: perftest needs a ConnectX")
-    if trial.options.peer:
-        raise Unknown("perftest over two hosts is not part of the trial: run ib_read_bw by hand")
     pair = engines.devices[0].split(",")[0], engines.devices[1].split(",")[0]
     found: dict[str, Any] = {"read_gbps": {}, "read_us": {}}
     for page in PAGES[1:2] if trial.options.quick else PAGES:

@@ -24,6 +24,7 @@ from peercache.trial.frame import Refused, Trial
 
 # A "no" of these means: pages may be wrong, or none moves.
 GATES = ("engines", "bytes", "churn")
+NEEDED = ("engines", "bytes: one process")  # without a "yes" of them nothing is known
 LIMIT = 8 << 20  # bytes of one log in the archive: its end
 
 
@@ -31,13 +32,16 @@ def verdict(trial: Trial) -> list[str]:
     """The first lines of the report: whether to go on, and why."""
     steps = trial.steps
     gate = [s for s in steps if s["answer"] == "no" and (
-        s["name"].startswith(GATES) or s["name"].startswith("card") and (s["data"] or {
-            "grave": True})["grave"])]
+        s["name"].startswith(GATES) or s["name"] == "card" or needed(s))]
     other = [s for s in steps if s["answer"] == "no" and s not in gate]
     if gate:
         lines = ["Go on: NO. " + "; ".join(f"{s['name']}: {s['text']}" for s in gate)]
     elif trial.stopped:
         lines = ["Go on: NOT KNOWN. The trial was stopped; what follows is what there was."]
+    elif not measured(trial):
+        lines = ["Go on: NOT KNOWN. " + ("; ".join(
+            f"{s['name']}: {s['text']}" for s in steps if needed(s) and s["answer"] != "yes") or
+            f"Not all of it ran: {', '.join(NEEDED)}.")]
     elif trial.options.devices == ["soft"]:
         lines = ["Go on: NOT KNOWN. No ConnectX was examined: the engines had the software NIC."]
     elif host.pretended():
@@ -52,6 +56,17 @@ def verdict(trial: Trial) -> list[str]:
                  f"{', '.join(trial.options.devices)}.")
     lines += [f"{s['name']}: no. {s['do'] or s['text']}" for s in gate + other][:6]
     return [line if len(line) < 400 else line[:400] + " ..." for line in lines]
+
+
+def needed(step: dict[str, Any]) -> bool:
+    return step["name"] in NEEDED or isinstance(step["data"], dict) and bool(
+        step["data"].get("grave"))
+
+
+def measured(trial: Trial) -> bool:
+    """Were pages read, and was everything tried that wrong pages could come from?"""
+    answers = {s["name"]: s["answer"] for s in trial.steps if needed(s)}
+    return answers.keys() >= set(NEEDED) and set(answers.values()) == {"yes"}
 
 
 def document(trial: Trial) -> dict[str, Any]:
@@ -87,7 +102,12 @@ def page(trial: Trial) -> Iterator[str]:
     yield f"<style>{plot.STYLE}</style><h1>peercachectl trial</h1>"
     first, *others = verdict(trial)
     yield f'<p class="{"not" if "NO" in first else "met"}">{text(first)}</p>'
-    yield "<ul>" + "".join(f"<li>{text(line)}</li>" for line in others) + "</ul><h2>Steps</h2>"
+    yield "<ul>" + "".join(f"<li>{text(line)}</li>" for line in others) + "</ul>"
+    if trial.facts.get("claims"):
+        yield "<h2>What we say, and what was measured</h2>"
+        yield from plot.table(("claim", "here", "measured there", "ratio", "met", "what to do"),
+                              trial.facts["claims"], 9)
+    yield "<h2>Steps</h2>"
     yield "<table><tr><th>step<th>answer<th>seconds<th>found<th>what to do</tr>"
     for step in trial.steps:
         kind = {"yes": "met", "no": "not", "unknown": "modelled"}[step["answer"]]
@@ -149,6 +169,8 @@ def write(trial: Trial, base: str) -> list[str]:
             json.dump(document(trial), file, indent=1)
         with open(trial.path("report.html"), "w", encoding="utf-8") as file:
             file.write("\n".join(page(trial)) + "\n")
+        for name in os.listdir(trial.folder):
+            shorten(trial.path(name))
         if trial.options.anonymous:
             anonymise(trial)
         made.append(base + ".html")
@@ -162,6 +184,17 @@ def write(trial: Trial, base: str) -> list[str]:
                 os.remove(path)
         raise Refused(no_room(error, os.path.dirname(base))) from None
     return made
+
+
+def shorten(path: str) -> None:
+    """Leaves the end of a log that is too long."""
+    if path.endswith(".log") and os.path.getsize(path) > LIMIT:
+        with open(path, "rb+") as file:
+            file.seek(-LIMIT, os.SEEK_END)
+            end = file.read()
+            file.seek(0)
+            file.write(end)
+            file.truncate()
 
 
 def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:

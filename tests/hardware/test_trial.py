@@ -90,11 +90,13 @@ class Whole(TrialTest):
                 self.assertIn(answer, ("yes", "unknown") if name != "host: doctor" else
                               ("yes", "no"), err)
         self.assertEqual(status, int("no" in answers.values()), err)
-        for name in ("engines", "bytes: one process", "bytes: several processes"):
+        for name in ("engines", "bytes: one process", "bytes: several processes", "churn: restart",
+                     "churn: evictions and a kill", "card: payload before its completion"):
             self.assertEqual(answers[name], "yes", err)
         self.assertIn("The ConnectX was software", found["verdict"][0])
         for step in found["steps"]:
             self.assertTrue(step["text"], step)
+            self.assertNotIn("could not be examined", step["text"])
             if step["answer"] == "no":
                 self.assertTrue(step["do"], step)
         texts = self.archive()
@@ -228,14 +230,18 @@ class Said(unittest.TestCase):
                 options=types.SimpleNamespace(devices=["mlx5_0"]), stopped=False, started=0,
                 count=lambda answer: 0,
                 steps=[{"name": name.replace("__", ": ").replace("_", " "), "answer": answer,
-                        "text": "t", "do": "", "data": None} for name, answer in answers.items()])
+                        "text": "t", "do": "", "data": {"grave": name == "card"}}
+                       for name, answer in answers.items()])
             with mock.patch("peercache.trial.host.pretended", return_value=False):
                 return report.verdict(trial)[0]
-        self.assertIn("Go on: YES.", first(engines="yes", bytes__one_process="yes"))
+        self.assertIn("Go on: YES.", first(card="yes", engines="yes", bytes__one_process="yes"))
+        self.assertIn("NOT KNOWN", first(engines="yes", bytes__one_process="yes"))
+        self.assertIn("NOT KNOWN", first(card="unknown", engines="yes", bytes__one_process="yes"))
         self.assertIn("NOT KNOWN", first(engines="unknown", bytes__one_process="unknown"))
         self.assertIn("NOT KNOWN", first(engines="yes"))
         self.assertIn("Go on: NO", first(engines="no", bytes__one_process="unknown"))
-        self.assertIn("mend first", first(engines="yes", bytes__one_process="yes", ports="no"))
+        self.assertIn("mend first", first(card="yes", engines="yes", bytes__one_process="yes",
+                                          ports="no"))
 
 
 class Early(TrialTest):

@@ -23,6 +23,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    os.environ.pop("PYTHONSAFEPATH", None)  # become_python() of tools/common.c means this process
     status = main()
     try:
         sys.stdout.flush()

@@ -84,11 +84,14 @@ def meet(parser: argparse.ArgumentParser, options: Any) -> None:
             probe.connect(peer[4])
             options.address = options.address or probe.getsockname()[0]
         own = socket.getaddrinfo(options.address, options.port, type=socket.SOCK_DGRAM)[0]
+        own_ip, peer_ip = (ipaddress.ip_address(found[4][0]) for found in (own, peer))
+        if own_ip.version != peer_ip.version:
+            raise OSError(f"--address {options.address} is of another family")
     except OSError as error:
         parser.error(f"--peer {options.peer}: {error.strerror or error}")
-    if own[4][0] == peer[4][0]:
+    if own_ip == peer_ip:
         parser.error(f"--peer {options.peer}: that is this host: name the other one")
-    options.first = ipaddress.ip_address(own[4][0]) < ipaddress.ip_address(peer[4][0])
+    options.first = int(own_ip) < int(peer_ip)
 
 
 def make_folder(output: str) -> str:
@@ -195,6 +198,7 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    os.environ.pop("PYTHONSAFEPATH", None)  # become_python() of tools/common.c means this process
     done = main(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -36,7 +36,7 @@ def row(facts: dict[str, Any], page: int, batch: int) -> Any:
 def of_vendor(facts: dict[str, Any]) -> Optional[float]:
     ours = row(facts, 131072, 32)
     theirs = facts.get("vendor", {}).get("read_gbps", {}).get(131072)
-    return ours["gbps"] / theirs if ours and theirs else None
+    return ours["gbps"] / theirs / facts["rails"] if ours and theirs else None
 
 
 def small_pages(facts: dict[str, Any]) -> Optional[float]:

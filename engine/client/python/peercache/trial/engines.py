@@ -69,8 +69,9 @@ class Engines:
                f"cluster.port={self.ports[i]}", f"cluster.seeds={self.seeds}",
                f"engine.name=trial-{i}" if self.count > 1 else "", "cluster.id=peercache-trial",
                *OWN]
-        psk = any(word.startswith("cluster.psk_file=") for word in self.trial.options.settings)
-        own.append("" if psk else "cluster.security=none")
+        secured = any(word.startswith(("cluster.psk_file=", "cluster.tls_dir="))
+                      for word in self.trial.options.settings)
+        own.append("" if secured else "cluster.security=none")
         own.append("soft.link=tcp" if self.trial.options.peer else "")
         for value in [*filter(None, own), *self.trial.options.settings]:
             words += ["--set", value]

@@ -103,9 +103,10 @@ def with_peer(trial: Trial, engines: Engines, turn: int) -> Answer:
     served, done = f"trial-served-{turn}", f"trial-done-{turn}"
     if trial.options.first == (turn == 0):
         engines.wait_key(served, PEER_SECONDS)
-        answer = read_bytes(trial, engines, "--stored", turn=turn)
-        engines.put(0, done)
-        return answer
+        try:
+            return read_bytes(trial, engines, "--stored", turn=turn)
+        finally:
+            engines.put(0, done)
     servers = []
     try:
         for page in sorted({page for page, _ in pairs(trial)}):

@@ -41,7 +41,7 @@ def verdict(trial: Trial) -> list[str]:
     elif not measured(trial):
         lines = ["Go on: NOT KNOWN. " + ("; ".join(
             f"{s['name']}: {s['text']}" for s in steps if needed(s) and s["answer"] != "yes") or
-            f"Not all of it ran: {', '.join(NEEDED)}.")]
+            f"Not all of it ran: card, {', '.join(NEEDED)}.")]
     elif trial.options.devices == ["soft"]:
         lines = ["Go on: NOT KNOWN. No ConnectX was examined: the engines had the software NIC."]
     elif host.pretended():
@@ -66,7 +66,8 @@ def needed(step: dict[str, Any]) -> bool:
 def measured(trial: Trial) -> bool:
     """Were pages read, and was everything tried that wrong pages could come from?"""
     answers = {s["name"]: s["answer"] for s in trial.steps if needed(s)}
-    return answers.keys() >= set(NEEDED) and set(answers.values()) == {"yes"}
+    tried = trial.options.devices == ["soft"] or answers.keys() - set(NEEDED)
+    return bool(tried) and answers.keys() >= set(NEEDED) and set(answers.values()) == {"yes"}
 
 
 def document(trial: Trial) -> dict[str, Any]:

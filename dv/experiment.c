@@ -379,8 +379,8 @@ static enum answer beyond_region(struct lab *lab)
 /* A peer whose queue pair is gone: when is that an error? */
 static enum answer peer_gone(struct lab *lab)
 {
-	/* twice what IBTA has, because a software NIC waits 1 s */
-	uint64_t bound = 2 * DV_GIVE_UP_ACKS * dv_qp_ack_ns(lab->qp[0]), begun, took;
+	/* and 4 s, which a call still has in its 10 s; a software NIC waits 1 s */
+	uint64_t bound = DV_GIVE_UP_ACKS * dv_qp_ack_ns(lab->qp[0]) + 4000000000, begun, took;
 	int syndrome;
 
 	lab->tries = 1;

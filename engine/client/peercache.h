@@ -507,9 +507,7 @@ PC_API void pc_wait(struct pc_batch *batch);
  *   "result"     of a get: "hit", "miss", "stale" or "unreachable"
  *   "cause"      why it is unreachable, else "": "no map" (the owners are not known),
  *                "holder", "owner" (one cannot be READ), "suspect owner" (it is not asked, as
- *                another one has answered), "new owners" (members have changed, and the owners
- *                that are left may lack entries), "this engine" (it does not answer)
- *   "left_s"     seconds until the owners do not count as new, if no member changes; else 0
+ *                another one has answered), "this engine" (it does not answer)
  *   "owners"     [{"ref" (of the engine; its report and those of others name it), "here",
  *                "former" (an owner until a change of the map, while entries move),
  *                "answer": "present", "absent" or "unreachable", "why" (text),

@@ -356,7 +356,7 @@ static bool tidy_any(const struct directory *dir)
 	return dir->tidy.any && compares_any(dir);
 }
 
-/* True while owners get entries, other than those that are behind. */
+/* True while owners get entries, other than those whose walk waits. */
 static bool walks_any(const struct directory *dir)
 {
 	const struct owner *owner;
@@ -381,7 +381,7 @@ static void turn_tick(struct directory *dir, uint64_t now_ns)
 	uint32_t owners = member_map(dir->control)->owners;
 	unsigned dialled = 0;
 
-	if (now_ns < dir->turn.at_ns || walks_any(dir))
+	if (now_ns < dir->turn.at_ns || dir->move.walking)
 		return;
 	if (owners > COMPARE_TURN_OWNERS)
 		owners = COMPARE_TURN_OWNERS;
@@ -544,6 +544,7 @@ static void move_begin(struct directory *dir, bool busy)
 	uint64_t now_ns = net_now();
 
 	move_soon(dir);
+	dir->move.walking = true;
 	if (now_ns >= dir->move.walk_ns) {
 		dir->move.changed_ns = now_ns;
 		dir->move.held = !busy;
@@ -607,8 +608,10 @@ void directory_disk_opened(struct control *control)
 		for (unsigned i = 0; i < owners; i++) {
 			struct owner *owner = owner_of(dir, ref[i]);
 
-			if (owner)
-				lack_add(dir, owner, slot);
+			if (!owner)
+				continue;
+			lack_add(dir, owner, slot);
+			owner->unsure = true;
 		}
 	}
 }
@@ -627,7 +630,8 @@ static void move_step(struct directory *dir, uint64_t now_ns)
 	compare_late(dir, now_ns);
 	if (!dir->move.held)
 		walks_slice(dir);
-	if (walks_any(dir))
+	dir->move.walking &= walks_any(dir);
+	if (dir->move.walking)
 		dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
 	if (dir->sweep.left)
 		sweep_slice(dir);

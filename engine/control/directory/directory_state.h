@@ -255,6 +255,7 @@ struct move {
 	struct net_timer *timer;
 	bool soon;           /* the timer fires within MOVE_PACE_MS */
 	bool held;           /* no walk begins before walk_ns */
+	bool walking;        /* until owners have what they lack by these changes */
 	uint64_t changed_ns; /* time of the first of the last changes, */
 	uint64_t walk_ns;    /* and time until which there may be further ones */
 };

@@ -320,6 +320,31 @@ static void an_owner_that_forgets_before_removes_is_repaired(void **state)
 	}
 }
 
+/* An owner to which publishes are skipped all the time delays its own comparison only. */
+static void skipped_publishes_delay_no_other_comparison(void **state)
+{
+	struct owner *busy, *other;
+	struct directory *dir;
+
+	(void)state;
+	open_with_keys(3, 1);
+	dir = node[0].control.directory;
+	assert_true(nodes_until(still(dir), 5000));
+	busy = owner_of(dir, node[1].control.ref);
+	other = owner_of(dir, node[2].control.ref);
+	for (unsigned ms = 0; ms < 2000 && (ms < 100 || other->unsure); ms++) {
+		for (uint32_t slot = 0; slot < MAP_SLOTS;
+			slot += 8) /* as target_leave_out() does */
+			lack_add(dir, busy, slot);
+		if (ms == 50)
+			other->unsure = true;
+		move_soon(dir);
+		nodes_run(1);
+	}
+	assert_true(busy->walk.slots);
+	assert_false(other->unsure);
+}
+
 static void nothing_is_read_before_the_changes_end(void **state)
 {
 	struct control *control = &node[0].control;
@@ -453,6 +478,7 @@ int main(void)
 		T(a_removed_key_is_also_removed_from_former_owners),
 		T(an_owner_that_gets_slots_back_before_removes_of_them_is_repaired),
 		T(an_owner_that_forgets_before_removes_is_repaired),
+		T(skipped_publishes_delay_no_other_comparison),
 		T(nothing_is_read_before_the_changes_end),
 		T(an_answer_of_before_it_forgot_is_not_believed),
 		T(changes_during_a_walk_lose_no_key),

@@ -145,6 +145,6 @@ uint64_t views_bytes(void)
 	for (unsigned i = 0; i < CHAINS; i++)
 		LIST_FOREACH (shared, &chain[i], next)
 			bytes += sizeof(*shared->view) +
-				 (uint64_t)MAP_SLOTS * map_ranked(shared->view);
+				 (uint64_t)MAP_SLOTS * map_owning(shared->view);
 	return bytes;
 }

@@ -443,7 +443,6 @@ void directory_close(struct control *control)
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
 		net_timer_free(timers[i]);
 	map_view_drop(dir->map.settled);
-	map_view_drop(dir->map.was);
 	free(dir);
 	control->directory = NULL;
 }

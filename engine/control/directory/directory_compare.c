@@ -410,10 +410,6 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 	struct owner *owner;
 
 	dir->tidy.any = tidy_any(dir);
-	if (!dir->tidy.any) {
-		map_view_drop(dir->map.was);
-		dir->map.was = NULL;
-	}
 	if (!publishes_any(dir))
 		return;
 	turn_tick(dir, now_ns);
@@ -561,8 +557,7 @@ static void map_follow(struct directory *dir, struct map_view *now)
 	bool busy = dir->lack.count != 0;
 
 	lacks_follow(dir, now);
-	map_view_drop(dir->map.was);
-	dir->map.was = dir->map.settled;
+	map_view_drop(dir->map.settled);
 	dir->map.settled = map_view_share(now);
 	memset(dir->map.left, 0, sizeof(dir->map.left));
 	dir->map.left_any = false;

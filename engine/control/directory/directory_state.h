@@ -57,7 +57,6 @@ struct index_entry;
  * the same pages
  */
 #define DEPARTED_DEADS 20
-#define FORMERS_MAX (MAP_FORMERS_MAX + REPLICAS_MAX) /* former owners of a slot */
 #define DEPARTED_MAX 64 /* members; beyond, the entries of the one that left first are swept */
 #define OWNER_CHAINS OWNERS_MAX /* of directory.by_peer */
 /* touches are collected for this time before they are sent to the owners */
@@ -268,7 +267,6 @@ struct tidy {
 };
 
 struct maps {
-	struct map_view *was;     /* the map before; NULL: none */
 	struct map_view *settled; /* the map to which struct lacks refers: the present one */
 	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
 	uint64_t left[OWNERS_MAX / 64];
@@ -492,9 +490,6 @@ void target_background_end(struct directory *directory, struct dir_target *targe
 void waiters_check(struct directory *directory, struct owner *owner);
 /* True if this owner has reached its limit of targets with this kind that no client waits for. */
 bool owner_full(const struct directory *directory, const struct owner *owner, enum dir_kind kind);
-/* Refs of former owners of the slot that may have entries. Returns their number. */
-unsigned formers_of(
-	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
 /* The key of the page of this engine that is at `at`. False: none is. */
 bool location_names(struct control *control, const struct location *at, struct page_key *ret_key);
 /*

@@ -25,7 +25,7 @@
 #define BUSY_CLAIMS 2048u
 #define PLACES_MAX 2u  /* of a page at one engine: in memory, and on disk */
 #define ENTRIES_MAX 8u /* entries of one key that a removal drops */
-#define HAVERS_MAX (REPLICAS_MAX + FORMERS_MAX)
+#define HAVERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
 
 /* ---- deadlines: a binary heap ---------------------------------------------------------------- */
 
@@ -463,22 +463,6 @@ bool update_send(struct directory *dir, const struct dir_request *request, const
 
 /* ---- owners of a key ------------------------------------------------------------------------- */
 
-/*
- * In its first seconds an engine does not know the former owners from the slots' words, but it
- * knows the owners of its last map.
- */
-unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[FORMERS_MAX])
-{
-	uint32_t was[REPLICAS_MAX];
-	unsigned count = slots_formers(dir->control, slot, ret_ref);
-	unsigned owners = dir->map.was ? slot_owners(dir->map.was, slot, was) : 0;
-
-	for (unsigned i = 0; i < owners; i++)
-		if (!slot_owned(dir->map.settled, slot, was[i]))
-			ret_ref[count++] = was[i];
-	return count;
-}
-
 /* Refs of the owners of the key, and of the former ones that may have entries. */
 static unsigned key_owners(
 	const struct directory *dir, const struct page_key *key, uint32_t ret_ref[HAVERS_MAX])
@@ -486,7 +470,7 @@ static unsigned key_owners(
 	uint32_t slot = map_slot_of(key);
 	unsigned owners = slot_owners(member_map(dir->control), slot, ret_ref);
 
-	return owners + formers_of(dir, slot, ret_ref + owners);
+	return owners + slots_formers(dir->control, slot, ret_ref + owners);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -580,7 +564,7 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
 	struct directory *dir = control->directory;
-	uint32_t owner[REPLICAS_MAX], former[FORMERS_MAX], slot = map_slot_of(&page->key);
+	uint32_t owner[REPLICAS_MAX], former[MAP_FORMERS_MAX], slot = map_slot_of(&page->key);
 	unsigned owners = slot_owners(member_map(control), slot, owner), takes = 0;
 	const struct dir_request request = {DIR_PUBLISH, .key = page->key,
 		.at = {.place = page->place, .generation = page->generation}};
@@ -590,7 +574,7 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 			owner[takes++] = owner[i];
 	/* former owners are not sent it, and may have the older entry */
 	return update_send(dir, &request, owner, takes) && takes == owners &&
-	       !(dir->tidy.any && formers_of(dir, slot, former));
+	       !(dir->tidy.any && slots_formers(control, slot, former));
 }
 
 bool directory_busy(const struct control *control)

@@ -22,8 +22,6 @@ struct publication {
 	struct slots *slots;
 	struct map_shared *shared;
 	const struct map_view *view;
-	bool opening;    /* see slots_publish() */
-	uint16_t self;   /* index of this engine in view->owner, or NO_NUMBER */
 	uint64_t second; /* now, CLOCK_MONOTONIC */
 	/* by owner number: its member has left, or it is taken from a former owner */
 	bool gone[OWNERS_MAX];
@@ -129,8 +127,6 @@ static void numbers_bind(const struct control *control, struct publication *p)
 		if (record && number != NO_NUMBER)
 			number_bind(p, number, record);
 		p->number[i] = number;
-		if (p->view->owner[i].ref == control->ref)
-			p->self = (uint16_t)i;
 	}
 }
 
@@ -197,18 +193,6 @@ static void formers_keep(struct publication *p, const struct map_slot *was, stru
 			former_add(m, was->owner[i]);
 }
 
-/* Without this engine, the member with the next rank would own the slots that this one owns. */
-static void formers_others(const struct publication *p, uint32_t slot, struct making *m)
-{
-	const uint8_t *ranked = map_view_slot(p->view, slot);
-	unsigned owners = map_owning(p->view);
-	uint16_t number = map_ranked(p->view) > owners ? p->number[ranked[owners]] : NO_NUMBER;
-
-	for (unsigned i = 0; i < owners; i++)
-		if (ranked[i] == p->self && number != NO_NUMBER)
-			former_add(m, (uint8_t)number);
-}
-
 static void slot_publish(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
@@ -226,13 +210,10 @@ static void slot_publish(struct publication *p, uint32_t slot)
 		m.slot.owner[m.owners++] = (uint8_t)number;
 	}
 	same &= map_slot_owners(&was) == m.owners;
-	if (same && was.counts == m.owners && !p->opening)
+	if (same && was.counts == m.owners)
 		return; /* nothing has changed, and there are no former owners */
-	if (p->opening)
-		formers_others(p, slot, &m);
-	else
-		formers_keep(p, &was, &m);
-	if (p->opening || !same)
+	formers_keep(p, &was, &m);
+	if (!same)
 		slot_since_now(p, slot);
 	word_store(p, slot, &m);
 }
@@ -278,20 +259,13 @@ static void members_publish(const struct control *control, struct map_shared *sh
 
 /* ---- all words ------------------------------------------------------------------------------- */
 
-/*
- * Stores the words of a changed map. `opening`: this engine has just joined, so the former owners
- * are those that the other members have without it; else they are the owners up to now.
- */
-static void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
-	bool opening, uint64_t now_ns)
+/* Stores the words of a changed map. */
+static void slots_publish(
+	struct control *control, struct slots *slots, const struct map_view *view, uint64_t now_ns)
 {
 	struct map_shared *shared = &control->status->map;
-	struct publication p = {.slots = slots,
-		.shared = shared,
-		.view = view,
-		.opening = opening,
-		.self = NO_NUMBER,
-		.second = now_ns / SECOND_NS};
+	struct publication p = {
+		.slots = slots, .shared = shared, .view = view, .second = now_ns / SECOND_NS};
 	int lack;
 
 	/* Members first: a reader that knows them can ask the owners that the words name. */
@@ -400,7 +374,6 @@ static struct map_view *map_view_of_members(const struct control *control)
 void member_map_rebuild(struct control *control)
 {
 	struct members *members = control->members;
-	unsigned before = members->serving;
 	struct map_view *view = map_view_of_members(control);
 	uint64_t now_ns = net_now();
 
@@ -412,12 +385,8 @@ void member_map_rebuild(struct control *control)
 	members->current = view;
 	if (members->serving <= 1)
 		members->sole_last_ns = now_ns;
-	/* not when one without rails comes or leaves: this engine is an owner of before then */
-	if (!members->sole_since_ns || (members->serving <= 1 && before > 1))
-		members->sole_since_ns = now_ns;
 	if (control->status)
-		slots_publish(control, members->slots, view,
-			now_ns - members->sole_since_ns < MAP_OPENING_NS, now_ns);
+		slots_publish(control, members->slots, view, now_ns);
 	control->member_events->map_changed(control);
 }
 

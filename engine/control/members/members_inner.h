@@ -65,11 +65,6 @@
 #define REFUSALS 64                           /* refused engines that are remembered */
 #define REFUSAL_LASTS_NS (30ull * 1000000000) /* a refusal ends so long after the last one */
 #define ACCUSE_PAUSE 10u /* times cluster.dead_after_ms between two claims of a member */
-/*
- * Within this time after its start, this engine counts as the last one that joined: the owners by a
- * map without it are the former owners.
- */
-#define MAP_OPENING_NS (5ull * 1000000000)
 
 /* ---- Hello ----------------------------------------------------------------------------------- */
 
@@ -215,7 +210,7 @@ struct members {
 	 * when a map was made last in which no other engine has rails, and when the first of these
 	 * maps in a row was made; that of the start is one
 	 */
-	uint64_t sole_last_ns, sole_since_ns;
+	uint64_t sole_last_ns;
 	uint32_t terms;  /* given so far, see struct member */
 	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS]; /* the same of each bucket of the list */

@@ -166,8 +166,8 @@ struct view_change {
 /* The owners of a slot while it is made, with their ranks. */
 struct winners {
 	unsigned count, most;
-	uint64_t rank[REPLICAS_MAX + 1];
-	uint8_t owner[REPLICAS_MAX + 1];
+	uint64_t rank[REPLICAS_MAX];
+	uint8_t owner[REPLICAS_MAX];
 };
 
 /* Equal ranks: the owner with the lower hash, which has the lower index, comes first. */
@@ -211,7 +211,7 @@ static void slot_store(struct map_view *view, uint32_t slot, const struct winner
 /* Ranks all owners. */
 static void slot_make(struct map_view *view, uint32_t slot)
 {
-	struct winners w = {.most = map_ranked(view)};
+	struct winners w = {.most = map_owning(view)};
 	uint64_t hash = rank_slot_hash(slot);
 
 	for (uint32_t i = 0; i < view->owners; i++)
@@ -244,12 +244,12 @@ static bool fresh_win(const struct map_view *view, const struct view_change *cha
 static void slot_take(struct map_view *view, const struct map_view *from,
 	const struct view_change *change, uint32_t slot)
 {
-	struct winners had = {.most = map_ranked(view)}, w = had;
+	struct winners had = {.most = map_owning(view)}, w = had;
 	const uint8_t *ranked = map_view_slot(from, slot);
-	unsigned owners = map_ranked(from);
+	unsigned owners = map_owning(from);
 	uint64_t hash = rank_slot_hash(slot);
 
-	for (unsigned i = 0; i < owners && i < REPLICAS_MAX + 1; i++) {
+	for (unsigned i = 0; i < owners && i < REPLICAS_MAX; i++) {
 		if (change->to[ranked[i]] == NO_OWNER) {
 			slot_make(view, slot);
 			return;
@@ -307,13 +307,13 @@ static bool view_same_owners(
 /* True if an owner of `from` that is not among a slot's owners there cannot be one in `view`. */
 static bool view_takes(const struct map_view *view, const struct map_view *from)
 {
-	return map_ranked(from) >= map_ranked(view) || map_ranked(from) == from->owners;
+	return map_owning(from) >= map_owning(view) || map_owning(from) == from->owners;
 }
 
 static size_t view_bytes(unsigned owners, unsigned replicas)
 {
 	return sizeof(struct map_view) +
-	       (size_t)MAP_SLOTS * (replicas < owners ? replicas + 1 : owners);
+	       (size_t)MAP_SLOTS * (replicas < owners ? replicas : owners);
 }
 
 static void view_fill(
@@ -343,7 +343,7 @@ struct map_view *map_view_make(
 		if (!from->lazy && !change.freshs && from->owners == owners &&
 			from->replicas == replicas) {
 			/* only refs have changed: members were started again */
-			memcpy(view->slots, from->slots, (size_t)MAP_SLOTS * map_ranked(view));
+			memcpy(view->slots, from->slots, (size_t)MAP_SLOTS * map_owning(view));
 			return view;
 		}
 		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
@@ -370,12 +370,15 @@ struct map_view *map_view_lazy(
 	return view;
 }
 
-/* An owner has one rank in a slot; twice the first owner: the slot was not ranked yet. */
+/*
+ * An owner has one rank in a slot; twice the first owner: the slot was not ranked yet. With one
+ * owner a slot it is ranked each time.
+ */
 void map_view_rank(const struct map_view *view, uint32_t slot)
 {
-	const uint8_t *ranked = &view->slots[(size_t)slot * map_ranked(view)];
+	const uint8_t *ranked = &view->slots[(size_t)slot * map_owning(view)];
 
-	if (map_ranked(view) > 1 && ranked[0] == ranked[1])
+	if (map_owning(view) == 1 || ranked[0] == ranked[1])
 		slot_make((struct map_view *)view, slot);
 }
 

@@ -74,18 +74,12 @@ static inline unsigned map_owning(const struct map_view *view)
 	return view->replicas < view->owners ? view->replicas : view->owners;
 }
 
-/* The same, and one more: the member that would own the slot if one of its owners did not. */
-static inline unsigned map_ranked(const struct map_view *view)
-{
-	return view->replicas < view->owners ? view->replicas + 1 : view->owners;
-}
-
-/* The owners of a slot: map_ranked() indices in view->owner, the best one first. */
+/* The owners of a slot: map_owning() indices in view->owner, the best one first. */
 static inline const uint8_t *map_view_slot(const struct map_view *view, uint32_t slot)
 {
 	if (view->lazy)
 		map_view_rank(view, slot);
-	return &view->slots[(size_t)slot * map_ranked(view)];
+	return &view->slots[(size_t)slot * map_owning(view)];
 }
 
 /*

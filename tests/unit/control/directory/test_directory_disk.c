@@ -251,8 +251,8 @@ static void while_former_owners_have_it_the_older_entry_is_removed_as_well(void 
 	assert_int_equal(node_open(HOLDER + 1, node_at(0)), 0);
 	assert_true(nodes_until(holder->directory->map.settled->owners == HOLDER + 2, 3000));
 	for (unsigned k = 0; k < KEYS; k++) {
-		uint32_t ref[FORMERS_MAX];
-		bool former = formers_of(holder->directory, map_slot_of(&disk[k].key), ref) != 0;
+		uint32_t ref[MAP_FORMERS_MAX];
+		bool former = slots_formers(holder, map_slot_of(&disk[k].key), ref) != 0;
 
 		moved += former;
 		assert_int_equal(directory_on_disk(holder, &disk[k]), !former);

@@ -105,7 +105,7 @@ static void an_engine_that_knows_one_member_finds_all(void **state)
 		const struct map_view *b = member_map(&node[i].control);
 
 		assert_memory_equal(a->owner, b->owner, 5 * sizeof(a->owner[0]));
-		assert_memory_equal(a->slots, b->slots, MAP_SLOTS * map_ranked(a));
+		assert_memory_equal(a->slots, b->slots, MAP_SLOTS * map_owning(a));
 	}
 }
 

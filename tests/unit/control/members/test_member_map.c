@@ -94,64 +94,6 @@ static void readers_find_an_owner_of_each_slot_through_200_changes(void **state)
 	assert_true(node[0].control.counter[COUNTER_members_died] >= 100);
 }
 
-/* Slots of a node's map with that number of former owners. */
-static unsigned slots_with(unsigned i, unsigned formers)
-{
-	const struct map_shared *map = &node[i].control.status->map;
-	unsigned slots = 0;
-
-	for (uint32_t k = 0; k < MAP_SLOTS; k++) {
-		struct map_slot slot = map_slot_unpack(map->slot[k]);
-
-		slots += map_slot_formers(&slot) == formers;
-	}
-	return slots;
-}
-
-/* The ref of the only former owner of all slots that have one. */
-static uint32_t former_ref(unsigned i)
-{
-	const struct map_shared *map = &node[i].control.status->map;
-	uint32_t ref = 0;
-
-	for (uint32_t k = 0; k < MAP_SLOTS; k++) {
-		struct map_owners owners;
-
-		assert_true(map_owners_load(map, k, &owners));
-		for (unsigned o = owners.owners; o < owners.all; o++) {
-			assert_true(!ref || ref == owners.member[o].ref);
-			ref = owners.member[o].ref;
-		}
-	}
-	return ref;
-}
-
-static void who_has_just_joined_asks_the_owners_of_the_map_without_it(void **state)
-{
-	struct slots *slots;
-
-	(void)state;
-	for (unsigned i = 0; i < NODES; i++)
-		node[i].settings.cluster_replicas = 1;
-	open_agreeing(2);
-	/* Both were alone until now: each takes the other one for the member that was there. */
-	for (unsigned i = 0; i < 2; i++) {
-		assert_in_range(slots_with(i, 1), MAP_SLOTS * 45 / 100, MAP_SLOTS * 55 / 100);
-		assert_int_equal(former_ref(i), node[1 - i].control.ref);
-	}
-	slots = node[0].control.members->slots;
-	member_map_tick(&node[0].control, net_now() + MAP_FORMER_NS - 3000000000ull);
-	assert_true(slots_with(0, 1) > 0);
-	member_map_tick(&node[0].control, net_now() + MAP_FORMER_NS + 1000000000ull);
-	assert_int_equal(slots_with(0, 0), MAP_SLOTS);
-	assert_int_equal(slots->migrating, 0);
-	/* A member that has left is no former owner. */
-	node_close(1);
-	assert_true(nodes_until(sees_count(0, 1), 1000));
-	assert_int_equal(slots_with(0, 0), MAP_SLOTS);
-	assert_int_equal(node[0].control.status->map.members, 1);
-}
-
 /* Does a slot of node i's map name node j, as an owner or a former owner? */
 static bool slots_name(unsigned i, unsigned j)
 {
@@ -203,7 +145,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(readers_find_an_owner_of_each_slot_through_200_changes),
-		T(who_has_just_joined_asks_the_owners_of_the_map_without_it),
 		T(a_member_without_rails_owns_no_slot),
 	};
 

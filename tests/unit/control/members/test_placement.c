@@ -52,7 +52,7 @@ static void expect_same(const struct map_view *a, const struct map_view *b)
 		assert_int_equal(a->owner[i].bucket_bits, b->owner[i].bucket_bits);
 	}
 	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_memory_equal(map_view_slot(a, s), map_view_slot(b, s), map_ranked(a));
+		assert_memory_equal(map_view_slot(a, s), map_view_slot(b, s), map_owning(a));
 }
 
 static bool slot_has(const struct map_view *view, uint32_t slot, uint32_t ref)

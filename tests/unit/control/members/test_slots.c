@@ -84,13 +84,13 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct map_view *view_of(struct map_view *from, unsigned replicas, unsigned without)
+static struct map_view *view_of(struct map_view *from, unsigned replicas)
 {
 	struct placed members[MANY];
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < MANY; i++)
-		if (alive[i] && i != without)
+		if (alive[i])
 			members[count++] = (struct placed){
 				placement_hash(name[i]), record[i].ref, record[i].bucket_bits, {0}};
 	return map_view_make(from, members, placement_choose(members, count), replicas);
@@ -102,10 +102,10 @@ static void change(unsigned i, bool lives, unsigned replicas)
 
 	table.alive += lives ? 1 : -1u;
 	alive[i] = lives;
-	fresh = view_of(view, replicas, MANY);
+	fresh = view_of(view, replicas);
 	map_view_drop(view);
 	view = fresh;
-	slots_publish(&control, &slots, view, false, now_ns);
+	slots_publish(&control, &slots, view, now_ns);
 }
 
 /* The first members join; 60 s later no slot has a former owner. */
@@ -249,36 +249,6 @@ static void every_owner_of_the_last_60_s_is_named(void **state)
 	assert_true(full > 0);
 }
 
-static void an_engine_that_joins_takes_the_owners_without_it(void **state)
-{
-	struct map_view *others;
-	unsigned formers = 0;
-
-	(void)state;
-	change(0, true, 2);
-	for (unsigned i = 1; i < 6; i++) {
-		alive[i] = true;
-		table.alive++;
-	}
-	map_view_drop(view);
-	view = view_of(NULL, 2, MANY);
-	others = view_of(NULL, 2, 0);
-	control.ref = 1;
-	slots_publish(&control, &slots, view, true, now_ns);
-	control.ref = 0;
-	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		struct map_owners owners = load(s);
-
-		assert_int_equal(owners.all - owners.owners, named(&owners, 1));
-		for (unsigned k = 0; k < 2; k++)
-			assert_true(named(&owners, others->owner[map_view_slot(others, s)[k]].ref));
-		formers += owners.all > 2;
-	}
-	assert_true(formers > MAP_SLOTS / 4);
-	map_view_drop(others);
-}
-
 static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void **state)
 {
 	(void)state;
@@ -286,8 +256,8 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 		alive[i] = true;
 		table.alive++;
 	}
-	view = view_of(NULL, 2, MANY);
-	slots_publish(&control, &slots, view, false, now_ns);
+	view = view_of(NULL, 2);
+	slots_publish(&control, &slots, view, now_ns);
 	expect_sound();
 	/* each of these may replace an owner, which has a number and lives */
 	for (unsigned i = OWNERS_MAX; i < OWNERS_MAX + 20; i++) {
@@ -319,8 +289,8 @@ static void numbers_of_the_dead_are_used_at_once(void **state)
 		alive[OWNERS_MAX + k] = true;
 	}
 	map_view_drop(view);
-	view = view_of(NULL, 2, MANY);
-	slots_publish(&control, &slots, view, false, now_ns);
+	view = view_of(NULL, 2);
+	slots_publish(&control, &slots, view, now_ns);
 	expect_sound();
 }
 
@@ -368,7 +338,6 @@ int main(void)
 		T(a_replaced_owner_stays_a_former_one_for_60_s),
 		T(an_owner_that_has_left_is_no_former_owner),
 		T(every_owner_of_the_last_60_s_is_named),
-		T(an_engine_that_joins_takes_the_owners_without_it),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
 		T(numbers_of_the_dead_are_used_at_once),
 		T(a_free_number_is_used_again_last),

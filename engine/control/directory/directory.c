@@ -390,17 +390,18 @@ int directory_open(struct control *control)
 	STAILQ_INIT(&dir->finished);
 	STAILQ_INIT(&dir->owners);
 	TAILQ_INIT(&dir->orphans);
+	TAILQ_INIT(&dir->waits.list);
 	TAILQ_INIT(&dir->asked);
 	scratch_open(dir);
 	control->directory = dir;
 	dir->none = owner_new(0);
 	dir->self = owner_new(0);
-	dir->due.timer = net_timer_new(control->base, false, updates_due, dir);
+	dir->waits.timer = net_timer_new(control->base, false, updates_due, dir);
 	dir->wake = net_timer_new(control->base, false, directory_wake, dir);
 	dir->hints.timer = net_timer_new(control->base, false, hints_due, dir);
 	dir->move.timer = net_timer_new(control->base, false, move_slice, dir);
 	dir->patrol.timer = net_timer_new(control->base, false, patrol_run, dir);
-	if (!dir->none || !dir->self || !dir->due.timer || !dir->wake || !dir->hints.timer ||
+	if (!dir->none || !dir->self || !dir->waits.timer || !dir->wake || !dir->hints.timer ||
 		!dir->move.timer || !dir->patrol.timer) {
 		directory_close(control);
 		return -ENOMEM;
@@ -421,7 +422,7 @@ void directory_close(struct control *control)
 {
 	struct directory *dir = control->directory;
 	struct owner *owner;
-	struct net_timer *timers[] = {dir ? dir->due.timer : NULL, dir ? dir->wake : NULL,
+	struct net_timer *timers[] = {dir ? dir->waits.timer : NULL, dir ? dir->wake : NULL,
 		dir ? dir->hints.timer : NULL, dir ? dir->move.timer : NULL,
 		dir ? dir->patrol.timer : NULL};
 

@@ -45,6 +45,7 @@ struct index_entry;
 #define OWNER_REMOVES_MAX (16u << 10)
 /* Limit, over all owners, of updates that no client waits for; above it, removes are dropped */
 #define BACKGROUND_MAX (1u << 20)
+#define DUE_LOOK_MS 50            /* between two looks at the deadlines of updates that wait */
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
@@ -127,7 +128,7 @@ struct dir_update {
 	bool partial;    /* answered without a suspect owner; counted in directory.partial */
 	/* its `done` is called with the result; NULL: no client waits, or it was called already */
 	struct waiter waiter;
-	uint32_t heap;    /* 1 + index of the update in directory.due; 0: the update is not in it */
+	TAILQ_ENTRY(dir_update) waits; /* with a waiter, until it is answered */
 	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
 	uint16_t acked, refused; /* OUTCOME_DONE, OUTCOME_FAILED */
 	uint16_t lost;           /* OUTCOME_LOST: what is removed may come back */
@@ -234,12 +235,11 @@ struct owner {
 	struct hints *hints;   /* NULL: none yet */
 };
 
-/* Deadlines of the updates. */
-struct deadlines {
-	struct dir_update **heap; /* binary heap, the earliest deadline first */
-	uint32_t count, room;
-	struct net_timer *timer; /* fires at the earliest deadline, */
-	uint64_t at_ns;          /* at this time; 0: it is not armed */
+/* Updates whose waiters are not answered. */
+struct waits {
+	TAILQ_HEAD(, dir_update) list;
+	struct net_timer *timer; /* looks at their deadlines */
+	bool armed;
 };
 
 /* Looks at the owners that owe an answer. */
@@ -313,7 +313,7 @@ struct directory {
 	/* ---- updates ---- */
 	STAILQ_HEAD(, dir_update) finished; /* the next directory_flush() calls their `done` */
 	struct dir_targets orphans; /* publishes whose owner died, until the next map change */
-	struct deadlines due;
+	struct waits waits;
 	uint32_t background; /* updates that no client waits for */
 	uint32_t partial;    /* updates with `partial` */
 	bool published;      /* owners may have entries of this engine */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Updates: one key to be published, removed or forgotten at several members. An update has one
- * target for each of them, and lasts until each has answered or is dead. Deadlines are kept in a
- * heap; a finished update calls its `done`. The functions of directory.h that change entries are
- * here: each turns its request into an update for the owners of the key. Control plane's thread
- * only.
+ * target for each of them, and lasts until each has answered or is dead. Those that have a waiter
+ * are looked at for their deadlines now and then; a finished update calls its `done`. The functions
+ * of directory.h that change entries are here: each turns its request into an update for the owners
+ * of the key. Control plane's thread only.
  *
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
  * skipped: the owner lacks the slot, and its walk makes up for it (directory_compare.c). A remove
@@ -27,96 +27,11 @@
 #define ENTRIES_MAX 8u /* entries of one key that a removal drops */
 #define HAVERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
 
-/* ---- deadlines: a binary heap ---------------------------------------------------------------- */
-
-static void heap_set(struct directory *dir, uint32_t at, struct dir_update *update)
-{
-	dir->due.heap[at] = update;
-	update->heap = at + 1;
-}
-
-static void heap_up(struct directory *dir, uint32_t at)
-{
-	struct dir_update *update = dir->due.heap[at];
-
-	while (at > 0 &&
-		dir->due.heap[(at - 1) / 2]->waiter.deadline_ns > update->waiter.deadline_ns) {
-		heap_set(dir, at, dir->due.heap[(at - 1) / 2]);
-		at = (at - 1) / 2;
-	}
-	heap_set(dir, at, update);
-}
-
-static void heap_down(struct directory *dir, uint32_t at)
-{
-	struct dir_update *update = dir->due.heap[at];
-
-	for (uint32_t child = 2 * at + 1; child < dir->due.count; child = 2 * at + 1) {
-		if (child + 1 < dir->due.count && dir->due.heap[child + 1]->waiter.deadline_ns <
-							  dir->due.heap[child]->waiter.deadline_ns)
-			child++;
-		if (dir->due.heap[child]->waiter.deadline_ns >= update->waiter.deadline_ns)
-			break;
-		heap_set(dir, at, dir->due.heap[child]);
-		at = child;
-	}
-	heap_set(dir, at, update);
-}
-
-static bool heap_add(struct directory *dir, struct dir_update *update)
-{
-	if (dir->due.count == dir->due.room) {
-		uint32_t room = dir->due.room ? 2 * dir->due.room : 1024;
-		struct dir_update **more = realloc(dir->due.heap, room * sizeof(*more));
-
-		if (!more)
-			return false;
-		dir->due.heap = more;
-		dir->due.room = room;
-	}
-	heap_set(dir, dir->due.count++, update);
-	heap_up(dir, dir->due.count - 1);
-	return true;
-}
-
-static void heap_remove(struct directory *dir, struct dir_update *update)
-{
-	uint32_t at = update->heap - 1;
-	struct dir_update *last;
-
-	if (update->heap == 0)
-		return;
-	update->heap = 0;
-	last = dir->due.heap[--dir->due.count];
-	if (last == update)
-		return;
-	heap_set(dir, at, last);
-	heap_up(dir, at);
-	heap_down(dir, last->heap - 1);
-}
-
-/*
- * Arms the timer for the earliest deadline of all updates. An armed timer that fires earlier is
- * left as it is: updates_due() arms it again.
- */
-static void due_arm(struct directory *dir)
-{
-	uint64_t now_ns = net_now(), at_ns;
-
-	if (dir->due.count == 0)
-		return;
-	at_ns = dir->due.heap[0]->waiter.deadline_ns;
-	if (dir->due.at_ns && dir->due.at_ns <= at_ns)
-		return;
-	(void)net_timer_set(dir->due.timer, at_ns > now_ns ? (at_ns - now_ns) / 1000 : 0);
-	dir->due.at_ns = at_ns ? at_ns : 1;
-}
-
 /* ---- results --------------------------------------------------------------------------------- */
 
 static void update_answer(struct directory *dir, struct dir_update *update, enum op_status status)
 {
-	heap_remove(dir, update);
+	TAILQ_REMOVE(&dir->waits.list, update, waits);
 	update->answered = true;
 	update->status = (uint8_t)status;
 	STAILQ_INSERT_TAIL(&dir->finished, update, finished);
@@ -124,15 +39,27 @@ static void update_answer(struct directory *dir, struct dir_update *update, enum
 	net_defer(dir->wake);
 }
 
+static void waits_arm(struct directory *dir)
+{
+	if (dir->waits.armed || TAILQ_EMPTY(&dir->waits.list))
+		return;
+	dir->waits.armed = true;
+	(void)net_timer_set(dir->waits.timer, DUE_LOOK_MS * 1000);
+}
+
 void updates_due(void *context)
 {
 	struct directory *dir = context;
+	struct dir_update *update, *next;
 	uint64_t now_ns = net_now();
 
-	dir->due.at_ns = 0;
-	while (dir->due.count && dir->due.heap[0]->waiter.deadline_ns <= now_ns)
-		update_answer(dir, dir->due.heap[0], OP_TIMEOUT);
-	due_arm(dir);
+	for (update = TAILQ_FIRST(&dir->waits.list); update; update = next) {
+		next = TAILQ_NEXT(update, waits);
+		if (update->waiter.deadline_ns <= now_ns)
+			update_answer(dir, update, OP_TIMEOUT);
+	}
+	dir->waits.armed = false;
+	waits_arm(dir);
 }
 
 static void update_end(struct directory *dir, struct dir_update *update)
@@ -370,10 +297,8 @@ static struct dir_update *update_new(
 	if (!waiter)
 		return update;
 	update->waiter = *waiter;
-	if (heap_add(dir, update))
-		due_arm(dir);
-	else
-		log_error("no memory for a deadline: a publish waits for its owners without one");
+	TAILQ_INSERT_TAIL(&dir->waits.list, update, waits);
+	waits_arm(dir);
 	return update;
 }
 
@@ -720,8 +645,8 @@ void updates_close(struct directory *dir)
 {
 	struct owner *owner;
 
-	while (dir->due.count)
-		update_answer(dir, dir->due.heap[0], OP_CANCELLED);
+	while (!TAILQ_EMPTY(&dir->waits.list))
+		update_answer(dir, TAILQ_FIRST(&dir->waits.list), OP_CANCELLED);
 	updates_answer(dir);
 	targets_drop(&dir->orphans);
 	STAILQ_FOREACH (owner, &dir->owners, next)
@@ -733,5 +658,4 @@ void updates_close(struct directory *dir)
 		STAILQ_REMOVE_HEAD(&dir->finished, finished);
 		free(update);
 	}
-	free(dir->due.heap);
 }

@@ -795,7 +795,7 @@ void conn_counts(const struct control *control, struct conn_counts *ret)
 	}
 }
 
-int conns_open(struct control *control)
+int out_conns_open(struct control *control)
 {
 	struct conns *conns = calloc(1, sizeof(*conns));
 	int rc;
@@ -819,13 +819,8 @@ int conns_open(struct control *control)
 	rc = nic_lost_open(control);
 	if (rc < 0)
 		goto no_openers;
-	rc = rail_health_open(control);
-	if (rc < 0)
-		goto no_health;
 	return 0;
 
-no_health:
-	nic_lost_close(control);
 no_openers:
 	works_close(conns->works);
 no_works:
@@ -834,13 +829,11 @@ no_works:
 	return rc;
 }
 
-void conns_close(struct control *control)
+void out_conns_close(struct control *control)
 {
 	struct conns *conns = control->conns;
 	struct out_conn *conn;
 
-	if (!conns)
-		return;
 	LIST_FOREACH (conn, &conns->out_conns, next)
 		qps_abandon(&conn->qps);
 	in_conns_drop(control, 0);
@@ -852,7 +845,6 @@ void conns_close(struct control *control)
 		qps_destroy(&conn->qps.set);
 		out_conn_free(conn);
 	}
-	rail_health_close(control);
 	free(conns);
 	control->conns = NULL;
 }

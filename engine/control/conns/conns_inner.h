@@ -8,7 +8,7 @@
  *   conns.c        outgoing connections
  *   conn_accept.c  incoming connections
  *   conn_qps.c     sets of queue pairs, driver calls
- *   rail_health.c  which rails are out of use; events of NICs
+ *   rail_health.c  which rails are out of use; events of NICs; opens and closes the room
  *   nic_lost.c     lost NICs, and how they come back
  */
 #ifndef CONTROL_CONNS_INNER_H
@@ -314,6 +314,9 @@ void conns_probe(struct control *control, unsigned rail, const struct member_rec
 
 /* Called when the QP with number `qpn` has failed: its connection is broken. */
 void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why);
+/* What conns_open() and conns_close() of rail_health.c begin and end with. */
+int out_conns_open(struct control *control);
+void out_conns_close(struct control *control);
 /* For tests: number of driver calls on queue pairs that helper threads execute now. */
 unsigned conns_busy(const struct control *control);
 
@@ -343,8 +346,6 @@ void rail_leaves(struct control *control, unsigned rail);
  */
 int device_event_watch(struct control *control, unsigned rail);
 void device_event_forget(struct control *control, unsigned rail);
-int rail_health_open(struct control *control);
-void rail_health_close(struct control *control);
 
 /* ---- nic_lost.c ------------------------------------------------------------------------------ */
 

@@ -2,8 +2,9 @@
 /*
  * Health of our rails: decides which rails are out of use, and when they are used again. Clients
  * read the result in the status segment before they choose a rail, so that all of them stop using
- * it at once. Owns the timer that watches the rails and the watch of the NICs' events. Control
- * plane's thread; helper threads look at the ports.
+ * it at once. Owns the timer that watches the rails and the watch of the NICs' events, and opens
+ * and closes the room: it calls conns.c, which knows nothing of it. Control plane's thread; helper
+ * threads look at the ports.
  *
  * A rail is out of use
  *   while its port has no link, or no GID that it may use: the port is read at each event of its
@@ -438,22 +439,29 @@ static void rails_watch(void *context)
 		rails_compare(control, now_ns);
 }
 
-int rail_health_open(struct control *control)
+int conns_open(struct control *control)
 {
-	struct net_timer *watch = net_timer_new(control->base, true, rails_watch, control);
+	int rc = out_conns_open(control);
+	struct net_timer *watch;
 
+	if (rc < 0)
+		return rc;
+	watch = net_timer_new(control->base, true, rails_watch, control);
+	control->conns->watch = watch;
 	if (!watch || net_timer_set(watch, HEALTH_WATCH_MS * 1000) < 0) {
-		net_timer_free(watch);
+		conns_close(control);
 		return -ENOMEM;
 	}
-	control->conns->watch = watch;
 	ports_look_first(control);
 	return 0;
 }
 
-void rail_health_close(struct control *control)
+void conns_close(struct control *control)
 {
+	if (!control->conns)
+		return;
 	net_timer_free(control->conns->watch);
+	out_conns_close(control);
 }
 
 /* ---- events of the NICs ---------------------------------------------------------------------- */

@@ -66,6 +66,18 @@ static inline uint64_t stored(void)
 	       node[1].control.counter[COUNTER_entries_inserted];
 }
 
+/* Entries of the holder in the shard of a node. */
+static inline unsigned held_by(unsigned n)
+{
+	const struct shard *shard = node[n].control.shard;
+	struct shard_part part = {.buckets = 1u << shard->bits};
+	unsigned count = 0;
+
+	while (shard_show(shard, &part, node[HOLDER].control.ref))
+		count++;
+	return count;
+}
+
 /* Every owner's turn comes now, and no other one follows. */
 static inline void compare_begins(void)
 {

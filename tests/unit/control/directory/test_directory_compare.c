@@ -152,17 +152,6 @@ static void lose_to(unsigned n, unsigned keys)
 	}
 }
 
-static unsigned entries_of_holder(unsigned n)
-{
-	const struct shard *shard = node[n].control.shard;
-	struct shard_part part = {.buckets = 1u << shard->bits};
-	unsigned count = 0;
-
-	while (shard_show(shard, &part, node[HOLDER].control.ref))
-		count++;
-	return count;
-}
-
 /* An owner without room would refuse the same entries each time. */
 static void an_owner_that_lacks_many_slots_gets_some_at_a_time(void **state)
 {
@@ -178,14 +167,14 @@ static void an_owner_that_lacks_many_slots_gets_some_at_a_time(void **state)
 			nodes_turn();
 	}
 	assert_true(nodes_until(node[HOLDER].hits == keys && settled(), 20000));
-	count = entries_of_holder(0);
+	count = held_by(0);
 	assert_in_range(count, COMPARE_SLOTS * 3 / 2, keys);
 	lose_to(0, keys);
 	compare_once();
-	assert_in_range(entries_of_holder(0), COMPARE_SLOTS, COMPARE_SLOTS * 5 / 4);
+	assert_in_range(held_by(0), COMPARE_SLOTS, COMPARE_SLOTS * 5 / 4);
 	assert_in_range(counted(COUNTER_slots_differ), COMPARE_SLOTS + 1, count);
 	compare_once();
-	assert_int_equal(entries_of_holder(0), count);
+	assert_int_equal(held_by(0), count);
 }
 
 static void an_owner_that_has_dropped_all_gets_all(void **state)

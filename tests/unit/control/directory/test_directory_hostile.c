@@ -76,17 +76,6 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 
 /* ---- removal from former owners -------------------------------------------------------------- */
 
-static unsigned held_by(unsigned n)
-{
-	const struct shard *shard = node[n].control.shard;
-	struct shard_part part = {.buckets = 1u << shard->bits};
-	unsigned count = 0;
-
-	while (shard_show(shard, &part, node[HOLDER].control.ref))
-		count++;
-	return count;
-}
-
 /* The link closes between question and answer of a former owner. */
 static void a_former_owner_whose_link_closed_is_told_of_removals(void **state)
 {

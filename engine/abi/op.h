@@ -178,6 +178,7 @@ enum page_why {
 	PAGE_STORED = 0, /* a client of this host has set it, or a disk of this host had it */
 	PAGE_PREFETCHED, /* a copy that a client of this host has requested */
 	PAGE_DRAINED,    /* a copy of a page of a host that was drained */
+	PAGE_KEPT,       /* a copy of a page that a client of another host has stored */
 	PAGE_WHYS
 };
 

@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 
-WIRE = 19  # WIRE_VERSION of engine/abi/wire.h
+WIRE = 20  # WIRE_VERSION of engine/abi/wire.h
 # engine/control/members/agreed.def with the values of a cluster that tests start
 AGREED = ["cluster.id = default", "cluster.replicas = 2",
           "placement of keys = rendezvous-fnv1a-murmur3-cubic24", "slots of the directory = 65536",

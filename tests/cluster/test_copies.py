@@ -132,6 +132,86 @@ class Copies(harness.ClusterTest):
         session.close()
         self.stop_cleanly(engines)
 
+    def start_with(self, each, **options):
+        """As start(), with further settings of each engine."""
+        engines = harness.cluster.Cluster(harness.BUILD, len(each), **options)
+        command = engines.command
+        engines.command = lambda i: command(i) + [
+            word for value in each[i] for word in ("--set", value)]
+        self.addCleanup(engines.stop)
+        return engines.start()
+
+    def storage(self, policy, pool="8MiB"):
+        """Two producers and a storage host whose pool has room for all pages."""
+        engines = self.start_with(
+            [[f"engine.write_policy={policy}"]] * 2 + [
+                ["engine.role=storage", "engine.pool_bytes=64MiB"]],
+            pool_bytes=pool, settings=harness.patient(SETTINGS))
+        harness.wait_for(lambda: all(engines.figure(i, "storage_hosts") == (policy != "local")
+                                     for i in (0, 1)), 60, "the producers know the storage host")
+        return engines, [_peercache.Session(socket) for socket in engines.sockets]
+
+    def kept(self, engines, i):
+        return engines.status(i)["counters"]["storage_pages"]
+
+    def holders(self, engines, key):
+        """The members that have the page, by their numbers."""
+        shown = json.loads(ctl(engines.sockets[2], "--json", "explain", key).stdout)
+        ports = [str(port) for port in engines.port]
+        return sorted(ports.index(one["name"].rsplit(":", 1)[-1]) for one in shown["holders"])
+
+    def test_a_storage_host_keeps_what_producers_evict(self):
+        engines, sessions = self.storage("storage")
+        keys = [[f"page {i} {n}" for n in range(600)] for i in (0, 1)]
+        both = [f"of both {n}" for n in range(20)]
+        for i in (0, 1):
+            self.put(sessions[i], both)
+            self.put(sessions[i], keys[i])
+        every = keys[0] + keys[1] + both
+        harness.wait_for(lambda: self.made(engines, 2) == len(every), 60, "it has all pages")
+        self.assertEqual(self.get(sessions[0], every), every)
+        self.assertEqual(self.holders(engines, keys[0][0]), [2])
+        self.assertEqual(self.holders(engines, keys[0][-1])[-1:], [2])
+        shown = json.loads(ctl(engines.sockets[2], "--json", "explain", keys[0][0]).stdout)
+        self.assertEqual(shown["here_why"], "kept for others")
+        # the storage host is killed and comes back: no set fails, no get is wrong
+        engines.kill(2)
+        later = [f"later {n}" for n in range(20)]
+        self.put(sessions[0], later)
+        self.assertEqual(self.get(sessions[0], later), later)
+        engines.wait_members(2, among=[0, 1])
+        missed = engines.status(0)["counters"]["storage_missed"]
+        self.put(sessions[0], ["alone"])
+        harness.wait_for(lambda: engines.status(0)["counters"]["storage_missed"] > missed, 60,
+                         "what no storage host can take is counted")
+        found = engines.status(0)["health"]["findings"]
+        self.assertIn("storage_missed", [one["id"] for one in found])
+        self.assertEqual(self.get(sessions[0], ["alone"]), ["alone"])
+        sessions[2].close()
+        engines.restart(2)
+        harness.wait_for(lambda: engines.figure(0, "storage_hosts") == 1, 60, "it is back")
+        before = self.kept(engines, 0)
+        self.put(sessions[0], [f"again {n}" for n in range(40)])
+        harness.wait_for(lambda: self.kept(engines, 0) == before + 40, 60, "it takes pages again")
+        for session in sessions[:2]:
+            session.close()
+
+    def test_a_policy_says_where_the_bytes_are(self):
+        for policy, holders in (("local", [0]), ("both", [0, 2])):
+            with self.subTest(policy=policy):
+                engines, sessions = self.storage(policy, pool="16MiB")
+                keys = [f"page {n}" for n in range(60)]
+                self.put(sessions[0], keys)
+                harness.wait_for(
+                    lambda: all(self.holders(engines, key) == holders for key in keys), 60,
+                    f"the pages are at {holders}")
+                before = self.local_hits(engines, 0)
+                self.assertEqual(self.get(sessions[0], keys), keys)
+                self.assertEqual(self.local_hits(engines, 0) - before, 60)
+                for session in sessions:
+                    session.close()
+                engines.stop()
+
     def ctl_drain(self, socket, *arguments):
         done = ctl(socket, "--json", "drain", *arguments)
         return done.returncode, json.loads(done.stdout)

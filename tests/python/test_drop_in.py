@@ -256,12 +256,13 @@ class Engine(Folder):
         with self.assertLogs("peercache", logging.WARNING) as logs:
             store = self.store(**keys)
         line, = [line for line in logs.output if "do not act as given" in line]
-        for key in ("mode", "write_policy", "role", "device_names", "ib_port", "gid_index",
-                    "max_channels_per_peer", "directory_replicas", *migration.WITHOUT_EFFECT):
+        for key in ("device_names", "ib_port", "gid_index", "max_channels_per_peer",
+                    "directory_replicas", *migration.WITHOUT_EFFECT):
             self.assertEqual(len(re.findall(rf"\b{key}={re.escape(str(keys[key]))} \(", line)), 1)
         settings = self.report(store)["settings"]
         for name, value in {
                 "rail.devices": "soft", "rail.gid_index": 5, "rail.qps_per_peer": 8,
+                "engine.write_policy": "both", "engine.role": "peer",
                 "engine.pool_bytes": 48 * MIB, "cluster.replicas": 4, "engine.name": "node-a",
                 "cluster.address": "127.0.0.1", "disk.paths": path, "disk.bytes": 48 * MIB,
                 "metrics.port": self.port, "metrics.address": "127.0.0.1", "metrics.compat": "0.8",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peercache-meta of PeerCache 0.8 is a seed for engines, and peercache-storage-server prints the
-engine's line that means the same, which the engine accepts. peercache-0.8.4.json has their names
-and flags.
+"""peercache-meta of PeerCache 0.8 is a seed for engines, peercache-storage-server a storage host.
+peercache-0.8.4.json has their names and flags.
 """
 
 import io
@@ -22,7 +21,10 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.join(ROOT, "test
                 PACKAGE]
 import harness  # noqa: E402
 from simulator import config  # noqa: E402
-from peercache import former, store  # noqa: E402
+from peercache import config as meaning, former, store  # noqa: E402
+
+sys.path.insert(0, os.path.join(PACKAGE, "peercache"))
+import _peercache  # noqa: E402
 
 with open(os.path.join(ROOT, "tests", "python", "peercache-0.8.4.json"), encoding="utf-8") as file:
     OLD = json.load(file)["console_scripts"]
@@ -36,20 +38,6 @@ FLAGS = ("--verbose", "--no-disk")
 
 
 class Former(unittest.TestCase):
-    def replaced(self, program, *words):
-        """The settings of the engine's line that the program prints."""
-        done = harness.run([sys.executable, "-m", MODULES[program], *words], capture_output=True,
-                           text=True, env={**os.environ, "PYTHONPATH": PACKAGE})
-        self.assertEqual(done.returncode, 2, done.stderr)
-        return self.settings(done.stderr)
-
-    def settings(self, said):
-        """The settings of the engine's line in what a program printed."""
-        line = next((text for text in said.splitlines()
-                     if text.startswith("    peercache-engine")), None)
-        self.assertTrue(line, said)
-        return dict(word.split("=", 1) for word in shlex.split(line)[2::2])
-
     def checked(self, settings):
         """Does the engine accept the settings, without what must exist on this host?"""
         settings = {**settings, "cluster.address": "127.0.0.1", "cluster.bind": "",
@@ -60,50 +48,50 @@ class Former(unittest.TestCase):
         done = harness.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
 
-    def executed(self, *words):
-        """The settings of the engine that peercache-meta becomes."""
+    def executed(self, program, *words):
+        """The settings of the engine that a program becomes, and what it printed."""
         engine = harness.program("engine/peercache-engine")
-        with mock.patch.object(os, "execv") as execv, \
+        with mock.patch.object(os, "execv") as execv, mock.patch.object(os, "makedirs"), \
+                mock.patch("sys.stderr", io.StringIO()) as stderr, \
                 mock.patch.dict(os.environ, {"PEERCACHE_ENGINE": engine}):
-            former.meta(words)
+            program(words)
         path, line = execv.call_args.args
         self.assertEqual((path, line[0]), (engine, "peercache-engine"))
-        return dict(word.split("=", 1) for word in line[2::2])
+        return dict(word.split("=", 1) for word in line[2::2]), stderr.getvalue()
+
+    def storage(self, *words):
+        return self.executed(former.storage_server, *NEEDED, *words)
 
     def test_every_flag_gives_a_line_that_the_engine_accepts(self):
         program = "peercache-storage-server"
         for flag in OLD[program]:
             words = [flag] if flag in FLAGS else [flag, VALUES.get(flag, "soft")]
             with self.subTest(flag=flag):
-                self.checked(self.replaced(program, *NEEDED, *words))
+                self.checked(self.storage(*words)[0])
         for flag in OLD["peercache-meta"]:
             with self.subTest(flag=flag):
-                self.checked(self.executed(*([flag] if flag in FLAGS else [flag, VALUES[flag]])))
+                words = [flag] if flag in FLAGS else [flag, VALUES[flag]]
+                self.checked(self.executed(former.meta, *words)[0])
 
     def test_the_settings_are_those_that_the_flags_mean(self):
-        got = self.executed("--bind", "0.0.0.0:4000", "--member-ttl", "6", "--verbose")
+        got, _ = self.executed(former.meta, "--bind", "0.0.0.0:4000", "--member-ttl", "6",
+                               "--verbose")
         self.assertEqual(
             [got[name] for name in ("rail.devices", "cluster.address", "cluster.bind",
                                     "cluster.port", "cluster.dead_after_ms", "log.level")],
             ["none", "auto", "0.0.0.0", "4000", "6000", "debug"])
-        got = self.executed("--bind", "[fd00::1]:4000")
+        got, _ = self.executed(former.meta, "--bind", "[fd00::1]:4000")
         self.assertEqual((got["cluster.address"], got.get("cluster.bind")), ("fd00::1", None))
-        got = self.replaced(
-            "peercache-storage-server", "--discovery-addr", "10.0.0.1:31998", "--device-names",
+        got, _ = self.executed(
+            former.storage_server, "--discovery-addr", "10.0.0.1:31998", "--device-names",
             "mlx5_0,mlx5_1", "--global-segment-size", "64gb", "--disk-path", "/data/a", "--node-id",
             "a", "--metrics-port", "4001", "--local-hostname", "10.0.0.9", "--verbose")
         for name, value in {
                 "cluster.seeds": "10.0.0.1:31998", "rail.devices": "mlx5_0,mlx5_1",
                 "engine.pool_bytes": str(32 << 30), "disk.paths": "/data/a", "engine.name": "a",
                 "disk.bytes": str(100 << 30), "metrics.port": "4001", "log.level": "debug",
-                "cluster.address": "10.0.0.9"}.items():
+                "cluster.address": "10.0.0.9", "engine.role": "storage"}.items():
             self.assertEqual(got[name], value, name)
-
-    def said(self, *words):
-        """What peercache-storage-server prints."""
-        with mock.patch("sys.stderr", io.StringIO()) as stderr:
-            self.assertEqual(former.storage_server([*NEEDED, *words]), 2)
-        return stderr.getvalue()
 
     def test_flags_that_do_not_act_as_given_are_named(self):
         for words, wanted in (
@@ -112,13 +100,9 @@ class Former(unittest.TestCase):
                 (["--no-disk", "--disk-path", "/d"], ["disk_path=/d"]),
                 (["--device-name", "mlx5_0", "--metrics-port", "0"],
                  ["device_name=mlx5_0", "metrics_port=0"])):
-            found = re.findall(r"^does not act as given: (\S+) \(", self.said(*words), re.M)
+            found = re.findall(r"^does not act as given: (\S+) \(", self.storage(*words)[1],
+                               re.M)
             self.assertEqual(sorted(found), wanted, words)
-
-    def test_the_directory_of_a_disk_is_to_be_made_first(self):
-        told = "Make the directory of disk.paths first; for the service it is below /var/lib/"
-        self.assertIn(told, self.said())
-        self.assertNotIn("Make the directory", self.said("--no-disk"))
 
     def meta(self, folder, port):
         """Starts peercache-meta; returns the process, and its socket once it serves."""
@@ -158,6 +142,72 @@ class Former(unittest.TestCase):
         harness.wait_for(lambda: members() == [0, 1, 1], 60, "two engines and the seed")
         meta.send_signal(signal.SIGTERM)
         self.assertEqual(harness.ended(meta), 0)
+
+    def test_each_mode_and_policy_puts_the_bytes_where_0_8_4_put_them(self):
+        for mode, policy, role, wanted in (
+                ("p2p", "local", "auto", {}), ("p2p", "both", "inference", {}),
+                ("slotmap", "storage", "auto", {}),
+                ("hybrid", "local", "auto", {"engine.write_policy": "local"}),
+                ("hybrid", "both", "inference", {"engine.write_policy": "both"}),
+                ("hybrid", "storage", "auto", {"engine.write_policy": "storage"}),
+                ("centralized", "local", "auto", {"engine.write_policy": "storage"}),
+                ("centralized", "both", "inference", {"engine.write_policy": "storage"}),
+                ("p2p", "local", "storage", {"engine.role": "storage"}),
+                ("centralized", "local", "storage", {"engine.role": "storage"})):
+            with self.subTest(mode=mode, policy=policy, role=role):
+                got = meaning.read({"mode": mode, "write_policy": policy, "role": role})
+                self.assertEqual({name: value for name, value in got.settings.items() if name in
+                                  ("engine.role", "engine.write_policy")}, wanted)
+                self.assertEqual([one.split("=")[0] for one in got.idle],
+                                 ["mode"] * (mode == "slotmap") +
+                                 ["write_policy"] * (policy != "local" and mode != "hybrid"))
+        folder = tempfile.mkdtemp(prefix="peercache-")
+        self.addCleanup(harness.remove_folder, folder)
+        for given in ({"mode": "p2p", "write_policy": "both"},
+                      {"mode": "hybrid", "write_policy": "both"}, {"mode": "centralized"}):
+            with self.subTest(given=given):
+                self.mode(folder, given, given["mode"] != "p2p")
+
+    def mode(self, folder, given, offers):
+        """A storage server and the engine of a store; `offers`: it offers its pages."""
+        port, own, metrics = harness.cluster.free_ports(3)
+        sockets = [f"{folder}/{name}.{port}" for name in ("storage", "own")]
+        engine = harness.program("engine/peercache-engine")
+        server = subprocess.Popen(
+            [sys.executable, "-m", MODULES["peercache-storage-server"], "--discovery-addr",
+             f"127.0.0.1:{port}", "--local-hostname", "127.0.0.1", "--no-disk", "--protocol", "tcp",
+             "--global-segment-size", "64mb", "--metrics-port", str(metrics), "--node-id",
+             "storage"], stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": PACKAGE, "PEERCACHE_SOCKET": sockets[0],
+                 "PEERCACHE_ENGINE": engine})
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        one = store.PeerCacheStore(config((0, 5, 18), {
+            "engine_socket": sockets[1], "discovery_addr": f"127.0.0.1:{port}", "node_id": "own",
+            "local_hostname": "127.0.0.1", "protocol": "tcp", "metrics_enabled": False,
+            "global_segment_size": "16mb", "engine_path": engine, **given,
+            "engine_settings": {"cluster.port": str(own)}}), {})
+        self.addCleanup(one.close)
+
+        def ctl(*words):
+            return json.loads(harness.run(
+                [harness.program("tools/peercachectl"), "--socket", sockets[1], "--namespace", "s",
+                 "--json", *words], capture_output=True, text=True).stdout)
+
+        def holders(key):
+            return {one["name"] for one in ctl("explain", key)["holders"]}
+        harness.wait_for(lambda: len(ctl("members")["members"]) == 2 and
+                         ctl("status")["figures"]["storage_hosts"] == offers, 60, "both hosts")
+        session = _peercache.Session(sockets[1])
+        keys = [f"page {n}" for n in range(300)]  # more than the own pool has room for
+        base = session.alloc(65536)
+        for key in keys:
+            self.assertEqual(session.set("s", [key], [base], 65536, 20000), [True])
+        session.release(base)
+        session.close()
+        kept = {"storage"} if offers else set()
+        harness.wait_for(lambda: holders(keys[0]) == kept, 60, "the first page is evicted")
+        harness.wait_for(lambda: holders(keys[-1]) == {"own"} | kept, 60, "the last is there")
 
     def test_peercache_meta_without_an_engine_says_so(self):
         done = harness.run([sys.executable, "-m", MODULES["peercache-meta"]], capture_output=True,

@@ -56,6 +56,7 @@ struct statistics;    /* clients/: what the clients count */
 struct copies;        /* copies/: pages of other hosts that are brought here */
 struct offers;        /* copies/: pages that other hosts offer to this one */
 struct drain;         /* copies/: pages of this host that are offered to others */
+struct storage;       /* copies/: pages that are offered to storage hosts as they are stored */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct epochs;        /* directory/: what clears of the cluster have raised */
 struct evict;         /* pages/: what each page size needs */
@@ -189,6 +190,7 @@ struct control {
 	struct copies *copies; /* NULL: no rails; so are the next two */
 	struct offers *offers;
 	struct drain *drain;
+	struct storage *storage; /* NULL: engine.write_policy = local */
 	struct epochs *epochs;
 	/* this engine has pages and has not heard yet what was cleared: nothing finds them, and no
 	 * client is accepted */

@@ -336,6 +336,7 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
+	copies_stored(control, &at->key, at->place, at->generation);
 	if (first_out)
 		(void)pool_last(pool, at->place, at->generation);
 	else

@@ -453,7 +453,7 @@ static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
 	struct evict_class *class = evict_class_of(c->control->evict, pool, length);
 
 	copy->pool = pool;
-	if (class->waiting > (class == c->class) || (copy->wish.offer && !slot_is_spare(c, copy)))
+	if (class->waiting > (class == c->class) || (copy->wish.spare && !slot_is_spare(c, copy)))
 		return -ENOSPC;
 	return pool_take(copy_pool(c, copy), length, &copy->place, &copy->generation);
 }
@@ -478,7 +478,7 @@ static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 		c->turn++;
 		c->stuck_ns = 0;
 	}
-	if (copy->wish.offer) /* it makes no room, not even for the reserve */
+	if (copy->wish.spare) /* it makes no room, not even for the reserve */
 		return rc == -ENOSPC ? -EDQUOT : rc;
 	if (rc == 0)
 		evict_class_of(evict, copy->pool, length)->taken++;
@@ -578,9 +578,10 @@ unsigned copies_turn(struct control *control)
 	struct copy *copy;
 	int rc = 0;
 
+	work = storage_turn(control);
 	if (!c || !c->joined || !(c->waits + c->flying))
-		return 0;
-	work = copies_reap(c);
+		return work;
+	work += copies_reap(c);
 	now_ns = net_now();
 	while (!control->stopping && (copy = TAILQ_FIRST(&c->waiting)) && rc == 0) {
 		if (copy_refuse(c, copy, now_ns))
@@ -705,8 +706,10 @@ void copies_counts(const struct control *control, struct copies_counts *ret)
 
 	*ret = (struct copies_counts){0};
 	if (c)
-		*ret = (struct copies_counts){
-			c->waits, c->flying, c->waiting_bytes + c->flying_bytes};
+		*ret = (struct copies_counts){.waiting = c->waits,
+			.flying = c->flying,
+			.bytes = c->waiting_bytes + c->flying_bytes};
+	storage_counts(control, ret);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -731,7 +734,7 @@ int copies_open(struct control *control)
 		return -ENOMEM;
 	}
 	control->copies = c;
-	if (drain_open(control) == 0)
+	if (drain_open(control) == 0 && storage_open(control) == 0)
 		return 0;
 	copies_close(control);
 	return -ENOMEM;
@@ -783,6 +786,7 @@ void copies_close(struct control *control)
 		copy_end(c, copy, OP_CANCELLED);
 	}
 	drain_close(control);
+	storage_close(control);
 	/* without an answer: the slots stay reserved, also for the next engine */
 	for (unsigned i = 0; i < COPIES_FLIGHTS_MAX; i++)
 		free(c->flight[i]);

@@ -44,9 +44,9 @@ struct copy_wish {
 	uint32_t length, crc; /* as its head says; `crc` counts if `proven` */
 	bool proven;
 	enum page_why why;
-	/* NULL: none; else it learns of the end, and the copy evicts no page */
-	struct copy_offer *offer;
-	uint32_t page; /* its number in the offer */
+	bool spare;               /* it comes into free room only: no page is evicted for it */
+	struct copy_offer *offer; /* that learns of the end; NULL: none */
+	uint32_t page;            /* its number in the offer */
 };
 
 int copies_open(struct control *control);
@@ -75,8 +75,15 @@ void copies_returned(struct control *control);
 struct copies_counts {
 	uint32_t waiting, flying;
 	uint64_t bytes; /* of both */
+	bool offers;    /* pages that clients of this host store are offered to storage hosts */
+	/* members that keep pages for others, and pages that wait to be offered to them */
+	uint32_t storage_hosts, storage_waiting;
 };
 void copies_counts(const struct control *control, struct copies_counts *ret);
+
+/* A client of this host has stored the page: it is offered to a storage host, by the policy. */
+void copies_stored(
+	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation);
 
 /* ---- drain ----------------------------------------------------------------------------------- */
 

@@ -30,7 +30,6 @@
 #define DRAIN_PEERS_MAX 64u
 #define DRAIN_TRIES 3u               /* members that one page is offered to, at most */
 #define DRAIN_OFFERS 2u              /* that one member has at a time */
-#define OFFER_PAGES_MAX 64u          /* pages of one Offer */
 #define OFFER_BYTES (1u << 20)       /* of their bytes; one page may be longer */
 #define OFFERS_MAX 256u              /* of others that this engine serves at a time */
 #define DRAIN_TICK_US 20000          /* between two looks at members and deadlines */
@@ -139,6 +138,8 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 	uint32_t all[OFFER_PAGES_MAX];
 	struct copy_offer *offer;
 	struct drain_counts drain;
+	/* pages that another host's clients have stored, which this one keeps for it */
+	bool keep = m->stored && control->settings->engine_role == ROLE_STORAGE;
 
 	if (!offer_fits(link, m))
 		return false;
@@ -163,7 +164,8 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 			.length = page->bytes,
 			.crc = page->crc,
 			.proven = page->proven,
-			.why = PAGE_DRAINED,
+			.why = keep ? PAGE_KEPT : PAGE_DRAINED,
+			.spare = !keep,
 			.offer = offer,
 			.page = i};
 
@@ -248,14 +250,13 @@ static void drain_offer_lose(struct drain *d, struct drain_offer *offer)
 	drain_offer_end(d, offer);
 }
 
-/* Describes a page as it is now. False: it has gone. */
-static bool page_describe(
-	const struct control *control, const struct drain_page *page, Pc__OfferPage *ret)
+bool offer_page_describe(
+	const struct control *control, const struct pool_place *page, Pc__OfferPage *ret)
 {
 	struct pool_proven is;
 	bool proven;
 
-	if (!page_at(control, page->at.place, page->at.generation, &is, &proven))
+	if (!page_at(control, page->place, page->generation, &is, &proven))
 		return false;
 	*ret = (Pc__OfferPage)PC__OFFER_PAGE__INIT;
 	ret->key0 = is.key.word[0];
@@ -268,16 +269,17 @@ static bool page_describe(
 	return true;
 }
 
-static bool offer_send(struct drain *d, const struct drain_peer *peer, uint64_t serial,
-	Pc__OfferPage **pages, size_t count)
+bool offer_send(
+	struct control *control, uint32_t ref, uint64_t serial, Pc__OfferPage **pages, size_t count)
 {
 	Pc__Offer body = PC__OFFER__INIT;
 	Pc__Message message = message_of(PC__MESSAGE__BODY_OFFER, &body);
-	struct rpc_link *link = member_link(d->control, peer->ref);
+	struct rpc_link *link = member_link(control, ref);
 
 	body.serial = serial;
 	body.pages = pages;
 	body.n_pages = count;
+	body.stored = (serial & OFFER_STORED) != 0;
 	return link && rpc_send(link, &message);
 }
 
@@ -293,7 +295,7 @@ static bool drain_offer(struct drain *d, struct drain_peer *peer)
 	while (d->at < d->pages && offer->pages < OFFER_PAGES_MAX) {
 		Pc__OfferPage *p = &page[offer->pages];
 
-		if (!page_describe(d->control, &d->page[d->at], p)) {
+		if (!offer_page_describe(d->control, &d->page[d->at].at, p)) {
 			d->at++;
 			d->counts.gone++;
 			continue;
@@ -308,7 +310,7 @@ static bool drain_offer(struct drain *d, struct drain_peer *peer)
 	if (!offer->pages && d->at < d->pages)
 		peer->room = 0; /* not even the next page fits */
 	offer->serial = ++d->serial;
-	if (!offer->pages || !offer_send(d, peer, offer->serial, at, offer->pages)) {
+	if (!offer->pages || !offer_send(d->control, peer->ref, offer->serial, at, offer->pages)) {
 		for (unsigned i = offer->pages; i--;)
 			d->page[--d->at] = offer->page[i];
 		free(offer);
@@ -390,7 +392,7 @@ static void peers_watch(struct drain *d)
 		if (p->ref && !member_by_ref(d->control, p->ref))
 			p->ref = 0;
 		if (p->ref && !p->asked)
-			p->asked = offer_send(d, p, 0, NULL, 0);
+			p->asked = offer_send(d->control, p->ref, 0, NULL, 0);
 	}
 	for (offer = LIST_FIRST(&d->offers); offer; offer = next) {
 		next = LIST_NEXT(offer, next);
@@ -419,7 +421,9 @@ bool copies_serve_offered(struct control *control, struct rpc_link *link, const 
 
 	if (m->n_missing > OFFER_PAGES_MAX)
 		return false;
-	if (!peer || d->counts.state != DRAIN_RUNNING)
+	if (m->serial & OFFER_STORED)
+		storage_serve_offered(control, member_link_ref(link), m);
+	if (m->serial & OFFER_STORED || !peer || d->counts.state != DRAIN_RUNNING)
 		return true;
 	LIST_FOREACH (offer, &d->offers, next)
 		if (offer->serial == m->serial && offer->ref == peer->ref)

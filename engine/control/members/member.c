@@ -292,6 +292,7 @@ bool member_fill(struct control *control, struct member *member, const Pc__Membe
 	record->incarnation = m->incarnation;
 	record->rails = (uint8_t)m->rails;
 	record->bucket_bits = (uint8_t)m->bucket_bits;
+	record->storage = m->storage;
 	return true;
 }
 
@@ -586,6 +587,7 @@ static int member_self_fill(struct control *control)
 	self->record.incarnation = control->incarnation;
 	self->record.rails = (uint8_t)control->rails;
 	self->record.bucket_bits = (uint8_t)control->bucket_bits;
+	self->record.storage = s->engine_role == ROLE_STORAGE;
 	self->record.self = self->record.alive = true;
 	snprintf(contact->software, sizeof(contact->software), "%s", PEERCACHE_VERSION);
 	self->state = MEMBER_ALIVE;

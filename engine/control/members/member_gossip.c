@@ -258,6 +258,7 @@ void member_describe(const struct member *member, struct member_texts *texts, Pc
 	ret->port = record->port;
 	ret->rails = record->rails;
 	ret->bucket_bits = record->bucket_bits;
+	ret->storage = record->storage;
 }
 
 /* Without rings, every member has a contact. */

@@ -45,7 +45,8 @@ struct member_record {
 	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
 	bool self : 1;       /* the member is this engine */
 	bool alive : 1;
-	bool plain : 1; /* its address is `ipv4`, and its name is address:port */
+	bool plain : 1;   /* its address is `ipv4`, and its name is address:port */
+	bool storage : 1; /* its engine.role */
 };
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ref is the low half of incarnation");
 static_assert(sizeof(struct member_record) == 24, "an engine keeps one for each member");

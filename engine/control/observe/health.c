@@ -223,6 +223,28 @@ static void health_pool_full(const struct snapshot *s, struct health *h)
 			recent->room_late_pages);
 }
 
+static uint64_t counter_grew(const struct snapshot *s, enum counter which)
+{
+	return s->counter[which] - s->past.counter[which];
+}
+
+/* Sets go on meanwhile: the pages are here. */
+static void health_storage(const struct snapshot *s, struct health *h)
+{
+	uint64_t missed = counter_grew(s, COUNTER_storage_missed);
+
+	if (!s->copies.offers)
+		return;
+	if (!s->copies.storage_hosts && s->uptime_ms >= SEED_SILENT_MS)
+		finding_add(h, FINDING_storage_missed,
+			"no member has engine.role = storage: pages that clients of this host store are here only; start a storage host, or set engine.write_policy = local");
+	else if (missed)
+		finding_add(h, FINDING_storage_missed,
+			"%" PRIu64
+			" pages of the last 10 s are at no storage host: those are too slow, too full or just lost, or engine.pool_bytes is too small here",
+			missed);
+}
+
 static void health_disks(const struct snapshot *s, struct health *h)
 {
 	for (unsigned i = 0; i < s->disk.paths; i++) {
@@ -243,11 +265,6 @@ static void health_integrity(const struct snapshot *s, struct health *h)
 			"%" PRIu64
 			" damaged page(s) were taken out since the engine started; the log names their places",
 			pages);
-}
-
-static uint64_t counter_grew(const struct snapshot *s, enum counter which)
-{
-	return s->counter[which] - s->past.counter[which];
 }
 
 /* Names the cause that most of the dropped pages have. */
@@ -305,6 +322,7 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	health_members(s, ret, SNAPSHOT_SILENT, FINDING_member_silent);
 	health_seeds(s, ret);
 	health_refusals(ret, &s->refusals);
+	health_storage(s, ret);
 	health_disks(s, ret);
 	health_integrity(s, ret);
 	health_growth(s, ret);

@@ -141,7 +141,7 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 		i++;
 	pool->class[i] = (struct size_class){.units = units,
 		.slots = pool->chunk_units / units,
-		.queue = {{NONE, NONE, NONE}, {NONE, NONE, NONE}},
+		.queue = {{NONE, NONE, NONE, NONE}, {NONE, NONE, NONE, NONE}},
 		.ready = {NONE, NONE}};
 	pool->class_by_units[units] = (uint8_t)i;
 	pool->classes++;

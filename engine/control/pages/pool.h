@@ -117,6 +117,11 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation);
  */
 bool pool_last(struct pool *pool, uint32_t place, uint32_t generation);
 /*
+ * Another host keeps the page, too: unless it was used it is evicted before others, but after those
+ * of which this was said before. False: it is no page, or was used.
+ */
+bool pool_yield(struct pool *pool, uint32_t place, uint32_t generation);
+/*
  * Why the page at `place` is here, enum page_why; PAGE_STORED from its publish on, until it is set.
  * Without effect, or PAGE_STORED, if no page of that generation is there.
  */

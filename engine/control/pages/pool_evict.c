@@ -89,6 +89,8 @@ static void queue_unlink(struct pool *pool, uint32_t slot)
 
 	if (queue->spill == slot)
 		queue->spill = page->newer;
+	if (queue->last == slot)
+		queue->last = page->next;
 	if (page->newer == NONE)
 		queue->newest = page->next;
 	else
@@ -168,24 +170,49 @@ bool pool_again(struct pool *pool, uint32_t place, uint32_t generation)
 	return true;
 }
 
+/*
+ * Moves a page next to `older` on its newer side; NONE: to the old end of its queue. It passes the
+ * spill pointer: it is not worth a write.
+ */
+static void queue_lower(struct pool *pool, uint32_t slot, uint32_t older)
+{
+	struct queue *queue = page_queue(pool, slot);
+	struct slot *slots = pool->slots;
+	uint32_t newer;
+
+	queue_unlink(pool, slot);
+	newer = older == NONE ? queue->oldest : slots[older].newer;
+	if (older != NONE || newer != NONE)
+		slots[slot].queued_at = slots[older == NONE ? newer : older].queued_at;
+	slots[slot].newer = newer;
+	slots[slot].next = older;
+	*(newer == NONE ? &queue->newest : &slots[newer].next) = slot;
+	*(older == NONE ? &queue->oldest : &slots[older].newer) = slot;
+}
+
 bool pool_last(struct pool *pool, uint32_t place, uint32_t generation)
 {
-	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE), oldest;
-	struct queue *queue;
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
 	if (slot == NONE)
 		return false;
+	queue_lower(pool, slot, NONE);
+	if (page_queue(pool, slot)->last == NONE)
+		page_queue(pool, slot)->last = slot;
+	return true;
+}
+
+bool pool_yield(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+	struct queue *queue;
+
+	if (slot == NONE || pool->slots[slot].queue != QUEUE_NEW)
+		return false;
 	queue = page_queue(pool, slot);
-	oldest = queue->oldest;
-	if (slot == oldest)
-		return true;
-	/* it passes the spill pointer: it is not worth a write */
-	queue_unlink(pool, slot);
-	pool->slots[slot].queued_at = pool->slots[oldest].queued_at;
-	pool->slots[slot].newer = oldest;
-	pool->slots[slot].next = NONE;
-	pool->slots[oldest].next = slot;
-	queue->oldest = slot;
+	if (slot != queue->last)
+		queue_lower(pool, slot, queue->last);
+	queue->last = slot;
 	return true;
 }
 

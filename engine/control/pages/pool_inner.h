@@ -122,6 +122,8 @@ struct queue {
 	uint32_t newest, oldest;
 	/* the page that pool_ahead() looks at next; NONE: it has looked at all */
 	uint32_t spill;
+	/* the newest page that was moved to the old end: pool_last(), pool_yield(); NONE: none */
+	uint32_t last;
 };
 
 struct size_class {

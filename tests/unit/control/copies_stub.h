@@ -50,6 +50,12 @@ void copies_cleared(struct control *control)
 	(void)control;
 }
 
+void copies_stored(
+	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	(void)control, (void)key, (void)place, (void)generation;
+}
+
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
 	(void)control;

@@ -420,6 +420,19 @@ def disk_settings(given: Mapping[str, Any], config: Config, refuse: Callable[[st
                 1 << (size_ // DISK_SEGMENTS_MIN).bit_length() - 1)
 
 
+def role_settings(given: Mapping[str, Any], put: Callable[[str, str, Any], None]) -> None:
+    """Derives engine.role and engine.write_policy, as "mode" of 0.8.4 combines them.
+
+    A storage host keeps what it stores; its policy is of no meaning.
+    """
+    if given.get("role") == "storage":
+        put("role", "engine.role", "storage")
+    elif given.get("mode") == "centralized":
+        put("mode", "engine.write_policy", "storage")
+    elif given.get("mode") == "hybrid" and "write_policy" in given:
+        put("write_policy", "engine.write_policy", given["write_policy"])
+
+
 def metrics_settings(given: Mapping[str, Any], config: Config,
                      put: Callable[[str, str, Any], None]) -> None:
     """Derives the metrics.* settings."""
@@ -470,6 +483,7 @@ def engine_settings(given: Mapping[str, Any], config: Config,
             put(key, setting, given[key] if most is None else min(given[key], most))
     metrics_settings(given, config, put)
     disk_settings(given, config, refuse, put)
+    role_settings(given, put)
     for setting, value in given.get("engine_settings", {}).items():
         if setting == "engine.socket":
             refuse("engine_settings", 'give the socket as "engine_socket"')
@@ -493,6 +507,10 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
     rows += [
         ("disk_size", not (no_disk or config.disk_default or "disk_path" in given),
          'there is no disk without "disk_path"'),
+        ("write_policy", given.get("write_policy", "local") != "local" and
+         given.get("mode") != "hybrid", 'it counts with "mode": "hybrid", as in PeerCache 0.8'),
+        ("write_policy", given.get("write_policy", "local") != "local" and
+         given.get("role") == "storage", '"role" is storage'),
         ("verify_one_in", given.get("verify", "sample") != "sample", '"verify" is not sample'),
         ("device_name", "device_names" in given, '"device_names" is used'),
         ("gid_index", names == ["soft"], "the software NIC has no GIDs"),

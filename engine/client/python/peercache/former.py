@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """peercache-meta and peercache-storage-server of PeerCache 0.8, with the flags of 0.8.4.
 
-peercache-meta becomes an engine without rails, which tells the others of each other.
-peercache-storage-server is an engine on a host without SGLang: it prints the engine's command line
-that means the same, and ends with status 2. Main thread.
+peercache-meta becomes an engine without rails, which tells the others of each other, and
+peercache-storage-server one that keeps pages for others (engine.role). Main thread.
 """
 
 import argparse
@@ -14,15 +13,6 @@ from typing import Any, Optional, Sequence
 
 from peercache import config, launch
 
-STORAGE = """\
-peercache-storage-server is an engine on a host without SGLang: every engine keeps pages and serves
-them to all hosts. The line for these flags:"""
-SERVICE = """\
-As a service: these settings in /etc/peercache.conf, and systemctl enable --now peercache-engine."""
-DISK = """\
-Make the directory of disk.paths first; for the service it is below /var/lib/peercache, or in
-ReadWritePaths= of a drop-in."""
-
 
 def line_of(settings: dict[str, str]) -> str:
     """The engine's command line."""
@@ -30,15 +20,11 @@ def line_of(settings: dict[str, str]) -> str:
                                              for word in ("--set", f"{name}={value}"))])
 
 
-def say(text: str, meaning: config.Config) -> int:
-    """Prints what replaces a program, and the flags that do not act as given. Returns its exit
-    status."""
-    for line in meaning.idle:
-        print(f"does not act as given: {line}", file=sys.stderr)
-    print(f"{text}\n\n    {line_of(meaning.settings)}\n\n{SERVICE}", file=sys.stderr)
-    if meaning.settings.get("disk.paths"):
-        print(DISK, file=sys.stderr)
-    return 2
+def become(program: str, engine: str, settings: dict[str, str]) -> None:
+    """Replaces this process by the engine."""
+    line = line_of(settings)
+    print(f"{program} runs {line}", file=sys.stderr, flush=True)
+    os.execv(engine, shlex.split(line))
 
 
 def parser_of(name: str, does: str) -> argparse.ArgumentParser:
@@ -80,15 +66,14 @@ def meta(arguments: Optional[Sequence[str]] = None) -> int:
         parser.error(str(error))
     if options.verbose:
         settings["log.level"] = "debug"
-    line = line_of(settings)
-    print(f"peercache-meta runs {line}", file=sys.stderr, flush=True)
-    os.execv(engine, shlex.split(line))
+    become("peercache-meta", engine, settings)
+    return 1
 
 
 def storage_server(arguments: Optional[Sequence[str]] = None) -> int:
-    """The program peercache-storage-server."""
+    """The program peercache-storage-server. Returns only if there is no engine."""
     parser = parser_of("peercache-storage-server",
-                       "Prints the line of peercache-engine that replaces this program.")
+                       "Keeps pages for others: an engine whose engine.role is storage.")
     parser.add_argument("--discovery-addr", required=True, help="cluster.seeds")
     parser.add_argument("--global-segment-size", default="4gb", help="engine.pool_bytes")
     parser.add_argument("--disk-path", default="/data/peercache/", help="disk.paths")
@@ -108,12 +93,18 @@ def storage_server(arguments: Optional[Sequence[str]] = None) -> int:
         for name in ("disk_path", "disk_size"):
             if extra[name] == parser.get_default(name):
                 del extra[name]  # it was not given
-    extra["disk_enabled"] = not options.no_disk
+    extra.update(disk_enabled=not options.no_disk, role="storage")
     try:
         meaning = config.read(extra)
-    except ValueError as error:
+        engine = launch.find_engine(meaning)
+    except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
-    meaning.settings.pop("engine.socket")  # the service has the default one
+    disk = launch.disk_settings(meaning)
+    settings = {name: value for name, value in meaning.settings.items()
+                if not name.startswith("disk.") or name in disk}
+    for line in meaning.idle:
+        print(f"does not act as given: {line}", file=sys.stderr)
     if options.verbose:
-        meaning.settings["log.level"] = "debug"
-    return say(STORAGE, meaning)
+        settings["log.level"] = "debug"
+    become("peercache-storage-server", engine, settings)
+    return 1

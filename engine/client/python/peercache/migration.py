@@ -36,14 +36,8 @@ WITHOUT_EFFECT = {
 }
 # Values without effect of keys that have a meaning.
 VALUES = {
-    "mode": {"hybrid": "engines are peers always: remove it",
-             "centralized": "engines are peers always, also on hosts without SGLang: remove it",
-             "slotmap": "engines are peers always, and the NIC reads their directory: remove it"},
-    "write_policy": {word: "a page stays on the host that stores it, and all others read it there: "
-                     "remove it" for word in ("storage", "both")},
-    "role": {"inference": "each engine holds and serves pages: remove it",
-             "storage": "each engine holds and serves pages; a host without SGLang runs "
-             "peercache-engine: remove it"},
+    "mode": {"slotmap": "a page is found without asking another process always, because the NIC "
+             "reads the directory: remove it"},
 }
 
 

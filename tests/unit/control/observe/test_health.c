@@ -231,6 +231,21 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 		"pool full: 6 pages of set timed out while evictions made room in the last 10 s",
 		FINDING_COUNT);
 	setup(NULL);
+	s.counter[COUNTER_storage_missed] += 5; /* before the policy was local */
+	make();
+	assert_int_equal(health.count, 0);
+	s.copies = (struct copies_counts){.offers = true, .storage_hosts = 1};
+	make();
+	only(FINDING_storage_missed,
+		"5 pages of the last 10 s are at no storage host: those are too slow, too full or just lost, or engine.pool_bytes is too small here",
+		FINDING_COUNT);
+	s.copies.storage_hosts = 0;
+	s.uptime_ms = SEED_SILENT_MS;
+	make();
+	only(FINDING_storage_missed,
+		"no member has engine.role = storage: pages that clients of this host store are here only; start a storage host, or set engine.write_policy = local",
+		FINDING_COUNT);
+	setup(NULL);
 	s.counter[COUNTER_credits_late] += 2; /* requested ahead: no call missed them */
 	make();
 	assert_int_equal(health.count, 0);
@@ -444,6 +459,8 @@ static void everything_wrong(void)
 	s.counter[COUNTER_entries_dropped]++;
 	s.counter[COUNTER_disk_drops]++;
 	s.counter[COUNTER_pages_corrupt]++;
+	s.counter[COUNTER_storage_missed]++;
+	s.copies.offers = true;
 	s.disk.paths = 2;
 	s.disk.paths_out = 1;
 	strcpy(s.disk.path[0].state, "up");

@@ -85,7 +85,7 @@ void drain_counts(const struct control *control, struct drain_counts *ret)
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
 	(void)control;
-	*ret = (struct copies_counts){6, 7, 8};
+	*ret = (struct copies_counts){.waiting = 6, .flying = 7, .bytes = 8};
 }
 
 void ctl_counts(const struct control *control, struct ctl_counts *ret)

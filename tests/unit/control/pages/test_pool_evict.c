@@ -184,6 +184,31 @@ static void a_copy_goes_first_unless_it_is_used(void **state)
 	pool_close(pool);
 }
 
+/* 2 to 5 are kept elsewhere: they go before 1, in the order in which that was said; 3 was used. */
+static void pages_that_are_kept_elsewhere_go_first_in_their_order(void **state)
+{
+	static const uint64_t want[] = {6, 4, 2, 5, 1, 7};
+	struct pool *pool = pool_new(8 * MIB);
+	uint32_t place[9] = {0};
+
+	(void)state;
+	pool_weigh(pool, USED_WEIGHT_ONE);
+	for (uint64_t n = 1; n <= 8; n++)
+		assert_true(page_new(pool, MIB, n, &place[n]));
+	pool_time_ns += SECOND_NS;
+	pool_touch(pool, place[3]);
+	assert_false(pool_yield(pool, place[4], 99));
+	assert_false(pool_yield(pool, place[3], 1));
+	assert_true(pool_yield(pool, place[4], 1));
+	assert_true(pool_yield(pool, place[2], 1));
+	assert_true(pool_last(pool, place[6], 1)); /* of that another one has it, too */
+	assert_true(pool_yield(pool, place[2], 1));
+	assert_true(pool_yield(pool, place[5], 1));
+	for (unsigned n = 0; n < 6; n++)
+		assert_int_equal(replace(pool, 10 + n, NULL), want[n]);
+	pool_close(pool);
+}
+
 /* The order in which the pages of a batch go: the last one first, older batches before. */
 static void the_last_page_of_a_batch_goes_first(void **state)
 {
@@ -386,6 +411,8 @@ int main(void)
 		cmocka_unit_test_setup(a_page_that_was_used_ages_half_as_fast, start),
 		cmocka_unit_test_setup(a_page_that_is_stored_again_counts_as_used, start),
 		cmocka_unit_test_setup(a_copy_goes_first_unless_it_is_used, start),
+		cmocka_unit_test_setup(
+			pages_that_are_kept_elsewhere_go_first_in_their_order, start),
 		cmocka_unit_test_setup(the_last_page_of_a_batch_goes_first, start),
 		cmocka_unit_test_setup(a_batch_is_as_old_as_its_first_page, start),
 		cmocka_unit_test_setup(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m peercache.examples.launch_storage` of PeerCache 0.8: says what replaces it."""
+"""`python -m peercache.examples.launch_storage` of PeerCache 0.8: as peercache-storage-server."""
 
 import sys
 

@@ -643,7 +643,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	if (!wish_is_possible(wish))
 		return OP_INVALID;
 	if (copy_find(c, &wish->key))
-		return wish->offer ? OP_NO_SPACE : OP_HIT; /* it may fail: offered again */
+		return wish->spare ? OP_NO_SPACE : OP_HIT; /* it may fail: offered again */
 	if (wish->from.ref == control->ref || !member_by_ref(control, wish->from.ref))
 		return OP_PEER_DOWN;
 	copy = copies_full(c, wish) ? NULL : calloc(1, sizeof(*copy));

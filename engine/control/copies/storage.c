@@ -200,16 +200,19 @@ void storage_serve_offered(struct control *control, uint32_t ref, const Pc__Offe
 
 /* ---- hosts that come and go ------------------------------------------------------------------ */
 
+/* A member that restarts keeps its ref, and may have another role or size then. */
+static bool keeps(const struct member *member)
+{
+	return member && !member->record.self && member->record.storage && member->record.rails;
+}
+
 static void host_add(struct storage *s, const struct member *member)
 {
 	struct storage_host *h = NULL;
 
-	for (unsigned i = STORAGE_HOSTS_MAX; i--;) {
-		if (s->host[i].ref == member->record.ref)
-			return;
-		if (!s->host[i].ref)
+	for (unsigned i = STORAGE_HOSTS_MAX; i--;)
+		if (s->host[i].ref == member->record.ref || (!h && !s->host[i].ref))
 			h = &s->host[i];
-	}
 	if (h && !h->queue)
 		h->queue = malloc(STORAGE_WAITING * sizeof(*h->queue));
 	if (!h || !h->queue)
@@ -255,15 +258,11 @@ static void storage_on_timer(void *context)
 	uint64_t now_ns = net_now();
 
 	for (unsigned i = 0; i < STORAGE_HOSTS_MAX; i++)
-		if (s->host[i].ref && !member_by_ref(s->control, s->host[i].ref))
+		if (s->host[i].ref && !keeps(member_table_ref(table, s->host[i].ref)))
 			host_drop(s, &s->host[i]);
-	for (unsigned p = 0; p < table->peers_used; p++) {
-		const struct member *member = member_table_peer(table, p);
-
-		if (member && !member->record.self && member->record.storage &&
-			member->record.rails)
-			host_add(s, member);
-	}
+	for (unsigned p = 0; p < table->peers_used; p++)
+		if (keeps(member_table_peer(table, p)))
+			host_add(s, member_table_peer(table, p));
 	for (offer = LIST_FIRST(&s->offers); offer; offer = next) {
 		next = LIST_NEXT(offer, next);
 		if (now_ns - offer->sent_ns < STORAGE_LATE_NS)

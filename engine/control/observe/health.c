@@ -238,7 +238,7 @@ static void health_storage(const struct snapshot *s, struct health *h)
 	if (!s->copies.storage_hosts && s->uptime_ms >= SEED_SILENT_MS)
 		finding_add(h, FINDING_storage_missed,
 			"no member has engine.role = storage: pages that clients of this host store are here only; start a storage host, or set engine.write_policy = local");
-	else if (missed)
+	else if (missed && s->copies.storage_hosts)
 		finding_add(h, FINDING_storage_missed,
 			"%" PRIu64
 			" pages of the last 10 s are at no storage host: those are too slow, too full or just lost, or engine.pool_bytes is too small here",

@@ -107,7 +107,7 @@ static uint32_t queue_before(const struct pool *pool, uint32_t slot, uint32_t be
 	uint32_t newer = pool_locate(pool, before);
 	const struct slot *page = newer == NONE ? NULL : &pool->slots[newer];
 
-	if (!page || page->state != SLOT_PAGE || page->queue != QUEUE_NEW ||
+	if (!page || page->state != SLOT_PAGE || page->queue != QUEUE_NEW || page->low ||
 		slot_chunk(pool, newer)->class != slot_chunk(pool, slot)->class ||
 		(uint32_t)pool->published - page->queued_at > BATCH_PAGES_MAX)
 		return NONE;
@@ -184,6 +184,7 @@ static void queue_lower(struct pool *pool, uint32_t slot, uint32_t older)
 	newer = older == NONE ? queue->oldest : slots[older].newer;
 	if (older != NONE || newer != NONE)
 		slots[slot].queued_at = slots[older == NONE ? newer : older].queued_at;
+	slots[slot].low = true;
 	slots[slot].newer = newer;
 	slots[slot].next = older;
 	*(newer == NONE ? &queue->newest : &slots[newer].next) = slot;
@@ -240,7 +241,7 @@ void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsign
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
 	if (slot != NONE)
-		pool->slots[slot].why = (uint8_t)why;
+		pool->slots[slot].why = why & 0x7f;
 }
 
 unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation)

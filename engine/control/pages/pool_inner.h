@@ -65,7 +65,8 @@ struct slot {
 	uint8_t queue;
 	/* what the disk tier knows of the slot: bits of enum slot_disk */
 	uint8_t disk;
-	uint8_t why; /* in state PAGE: enum page_why */
+	uint8_t why : 7; /* in state PAGE: enum page_why */
+	bool low : 1;    /* it was moved to the old end of its queue, and no page lies behind it */
 	union {
 		struct {
 			uint32_t

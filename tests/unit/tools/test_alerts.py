@@ -185,8 +185,8 @@ class Words(unittest.TestCase):
         self.assertEqual({n.removeprefix("peercache_"): r["for"]
                           for n, r in alerts().items() if r["for"]},
                          {"engine_gone": "10s", "registering": "10m", "member_silent": "30s",
-                          "client_refused": "1m",
-                          "pool_full": "1m", "disk_drops": "1m", "reads_failing": "1m",
+                          "client_refused": "1m", "pool_full": "1m", "storage_missed": "1m",
+                          "disk_drops": "1m", "reads_failing": "1m",
                           "versions_differ": "30m", "stopping": "1m", "peers_out": "1m",
                           "directory_moving": "15m", "absence_unproven": "5m",
                           "directory_behind": "15m"})

@@ -204,6 +204,11 @@ static void pages_that_are_kept_elsewhere_go_first_in_their_order(void **state)
 	assert_true(pool_last(pool, place[6], 1)); /* of that another one has it, too */
 	assert_true(pool_yield(pool, place[2], 1));
 	assert_true(pool_yield(pool, place[5], 1));
+	/* the next page of its batch is not kept elsewhere yet */
+	assert_int_equal(retire_at(pool, place[8], 1, now_ns), 0);
+	now_ns += LIMBO_NS;
+	pool_order(pool, place[4]);
+	assert_true(page_new(pool, MIB, 9, &place[8]));
 	for (unsigned n = 0; n < 6; n++)
 		assert_int_equal(replace(pool, 10 + n, NULL), want[n]);
 	pool_close(pool);

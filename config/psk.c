@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of pre-shared keys. Any thread. */
 #include "config/psk.h"
+#include "config/secret_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define FILE_BYTES_MAX 4096
@@ -69,7 +69,7 @@ static int keys_parse(const char *path, const char *text, struct psk_file *ret, 
 
 	ret->count = 0;
 	for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
-		const char *word = at + strspn(at, " \t\r");
+		const char *word = at + strspn(at, " \t\r"), *rest;
 		size_t length = strcspn(word, " \t\r\n#");
 
 		line++;
@@ -83,6 +83,9 @@ static int keys_parse(const char *path, const char *text, struct psk_file *ret, 
 			return refused(path, why,
 				"line %u is no key, which has %u digits 0-9 and a-f: peercachectl keygen makes one",
 				line, 2 * PSK_BYTES);
+		rest = word + length + strspn(word + length, " \t\r");
+		if (*rest && *rest != '\n' && *rest != '#')
+			return refused(path, why, "line %u: each key has a line of its own", line);
 		ret->count++;
 	}
 	if (!ret->count)
@@ -91,54 +94,19 @@ static int keys_parse(const char *path, const char *text, struct psk_file *ret, 
 	return 0;
 }
 
-static bool version_same(const struct psk_version *a, const struct psk_version *b)
-{
-	return a->device == b->device && a->number == b->number && a->bytes == b->bytes &&
-	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
-}
-
-static int file_check(const char *path, const struct stat *st, char *why)
-{
-	if (!S_ISREG(st->st_mode))
-		return refused(path, why, "it is no regular file");
-	if (st->st_uid != 0 && st->st_uid != geteuid())
-		return refused(path, why,
-			"user %u owns it, and could read and change it: chown it to the user of the engine",
-			(unsigned)st->st_uid);
-	if (st->st_mode & 027)
-		return refused(path, why,
-			"its mode is %04o, so others can read or change it: chmod 600 or 640 it",
-			(unsigned)st->st_mode & 07777);
-	if (st->st_size > FILE_BYTES_MAX)
-		return refused(path, why, "it has more than %u bytes", FILE_BYTES_MAX);
-	return 0;
-}
-
 int psk_file_read(const char *path, struct psk_file *ret, char why[PSK_WHY_BYTES])
 {
-	int status, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	struct psk_version found;
 	char text[FILE_BYTES_MAX + 1];
-	struct stat st;
-	ssize_t bytes;
+	const char *wrong;
+	int bytes = secret_file_read(path, text, FILE_BYTES_MAX, &wrong), status;
 
-	if (fd < 0 || fstat(fd, &st) < 0) {
-		status = -errno;
-		refused(path, why, "%s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return status;
+	if (bytes < 0) {
+		refused(path, why, "%s", wrong);
+		return bytes;
 	}
-	found = (struct psk_version){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
-	status = version_same(&found, &ret->version) ? 1 : file_check(path, &st, why);
-	if (status == 0) {
-		bytes = read(fd, text, FILE_BYTES_MAX);
-		text[bytes > 0 ? bytes : 0] = '\0';
-		status = keys_parse(path, text, ret, why);
-		OPENSSL_cleanse(text, sizeof(text));
-		ret->version = found;
-	}
-	close(fd);
+	text[bytes] = '\0';
+	status = keys_parse(path, text, ret, why);
+	OPENSSL_cleanse(text, sizeof(text));
 	return status;
 }
 

@@ -9,8 +9,6 @@
 #define CONFIG_PSK_H
 
 #include <stdint.h>
-#include <sys/types.h>
-#include <time.h>
 
 #define PSK_BYTES 32
 #define PSK_FILE_KEYS 2
@@ -21,23 +19,14 @@ struct psk {
 	uint64_t id; /* its number: a hash of the key, which tells nothing about it */
 };
 
-struct psk_version {
-	dev_t device;
-	ino_t number;
-	off_t bytes;
-	struct timespec changed;
-};
-
 struct psk_file {
-	struct psk_version version;
 	struct psk key[PSK_FILE_KEYS];
 	unsigned count;
 };
 
 /*
- * Reads the file. ret->version: the version that is known; all 0: none. Returns 0, 1: it has that
- * version and is not read, or -errno, and `why` has a line with the remedy. A file that others than
- * its owner and group can read, or that is not the owner's own, is refused.
+ * Reads the file. Returns 0 or -errno, and `why` has a line with the remedy. A file that others
+ * than its owner and group can read, or that is not the owner's own, is refused.
  */
 int psk_file_read(const char *path, struct psk_file *ret, char why[PSK_WHY_BYTES]);
 

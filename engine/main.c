@@ -70,7 +70,7 @@ static const char usage[] =
 	"Signals:\n"
 	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
 	"  SIGUSR1          copy the pages to other hosts, as peercachectl drain\n"
-	"  SIGHUP           reads cluster.psk_file again\n"
+	"  SIGHUP           reads cluster.psk_file or cluster.tls_dir again\n"
 	"\n"
 	"Exit status:\n"
 	"  0  stopped in order\n"

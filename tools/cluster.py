@@ -218,6 +218,7 @@ class Cluster:
         self.netns_wanted, self.netns = netns, None
         # Directory on a disk. Each engine gets a new one in it, which stop() removes.
         self.disk, self.disks = disk, []
+        self.own = [[] for _ in range(nodes)]  # settings of each engine
         self.directory = None
         self.process = [None] * nodes
         self.ready = [None] * nodes  # read ends of the --ready-fd pipes of engines that start
@@ -226,7 +227,6 @@ class Cluster:
     def start(self):
         atexit.register(self.stop)
         self.directory = tempfile.mkdtemp(prefix="peercache-")
-        self.settings += self.secured()
         if self.netns_wanted:
             self.netns = Namespaces(self.nodes)
         for i in range(self.nodes):
@@ -234,6 +234,7 @@ class Cluster:
             self.logs.append(f"{self.directory}/{i}.log")
             self.address.append(self.netns.addresses[i] if self.netns else "127.0.0.1")
             self.port.append(31998 if self.netns else free_port())
+        self.settings += self.secured()
         if self.disk:
             self.disks = [tempfile.mkdtemp(prefix="peercache-disk-", dir=self.disk)
                           for _ in range(self.nodes)]
@@ -253,18 +254,30 @@ class Cluster:
         return self
 
     def secured(self):
-        """The settings of links with TLS, as $PEERCACHE_SECURE says: "psk", or empty: clear text,
-        which is no finding."""
-        if any(value.startswith(("cluster.psk_file=", "cluster.security=")) for value in
-               self.settings):
+        """The settings of links with TLS, as $PEERCACHE_SECURE says: "psk", "tls": certificates,
+        or empty: clear text, which is no finding."""
+        how = os.environ.get("PEERCACHE_SECURE")
+        if any(value.startswith(("cluster.psk_file=", "cluster.tls_dir=", "cluster.security="))
+               for value in self.settings):
             return []
-        if os.environ.get("PEERCACHE_SECURE") != "psk":
+        if how not in ("psk", "tls"):
             return ["cluster.security=none"]
-        key = f"{self.directory}/psk"
+        made, cluster_id = f"{self.directory}/{how}", "default"
+        for value in self.settings:
+            cluster_id = value.removeprefix("cluster.id=") if "cluster.id=" in value else cluster_id
         run_limited([os.path.join(os.path.dirname(os.path.dirname(self.engine)),
-                                  "tools/peercachectl"), "keygen", key], 30, capture_output=True,
-                    check=True)
-        return [f"cluster.psk_file={key}"]
+                                  "tools/peercachectl"),
+                     *(["keygen", made] if how == "psk" else
+                       ["tls-example", made, cluster_id, *self.names()])],
+                    30, capture_output=True, check=True)
+        if how == "psk":
+            return [f"cluster.psk_file={made}"]
+        self.own = [[f"cluster.tls_dir={made}/{name}"] for name in self.names()]
+        return []
+
+    def names(self):
+        """Those that engines have by default."""
+        return [f"[{a}]:{p}" if ":" in a else f"{a}:{p}" for a, p in zip(self.address, self.port)]
 
     def command(self, i):
         seeds = ",".join(f"{a}:{p}" for a, p in zip(self.address[:2], self.port[:2]))
@@ -274,6 +287,7 @@ class Cluster:
                   "metrics.port=0"] + self.settings
         if self.disk:
             values.append(f"disk.paths={self.disks[i]}")
+        values += self.own[i]
         command = self.before + [self.engine]
         for value in values:
             command += ["--set", value]

@@ -64,6 +64,10 @@ int ctl_clear(struct ctl_run *ctl);
 /* ctl_keygen.c */
 int ctl_keygen(const struct ctl_run *ctl, const char *path);
 
+/* ctl_tls.c */
+int ctl_tls_example(
+	const struct ctl_run *ctl, const char *folder, const char *cluster, int names, char **name);
+
 /* ctl_keys.c. 0, or CTL_NO_ANSWER: there is no engine, or it ended. */
 int ctl_keys(struct ctl_run *ctl);
 

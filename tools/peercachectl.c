@@ -47,7 +47,9 @@ static const char help[] =
 	"                       finds what was stored before, also one that is down now\n"
 	"  keys                 record what the clients of this host ask for, for peercache-bench\n"
 	"                       policy: how much memory buys how many hits\n"
-	"  keygen FILE          make a file with a new key for cluster.psk_file\n\n"
+	"  keygen FILE          make a file with a new key for cluster.psk_file\n"
+	"  tls-example FOLDER CLUSTER NAME...\n"
+	"                       make a CA for tests, and a folder for cluster.tls_dir of each engine\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
@@ -167,7 +169,7 @@ static const struct verb {
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
 	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX},
-	{"clear", 1, 1}, {"keys", 1, 1}, {"keygen", 2, 2}};
+	{"clear", 1, 1}, {"keys", 1, 1}, {"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -237,7 +239,7 @@ static void print_help_of(const char *verb)
 }
 
 /* Commands that look at the engine. -1: `verb` is none of them. */
-static int look(struct ctl_run *ctl, char **words)
+static int look(struct ctl_run *ctl, int count, char **words)
 {
 	static const struct {
 		const char *verb;
@@ -251,6 +253,8 @@ static int look(struct ctl_run *ctl, char **words)
 		return ctl_explain(ctl, words[1]);
 	if (!strcmp(words[0], "keygen"))
 		return ctl_keygen(ctl, words[1]);
+	if (!strcmp(words[0], "tls-example"))
+		return ctl_tls_example(ctl, words[1], words[2], count - 3, words + 3);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		if (!strcmp(words[0], commands[i].verb))
 			return commands[i].run(ctl);
@@ -309,7 +313,7 @@ static int command(struct ctl_run *ctl, int count, char **words)
 			words[0]);
 	if (ctl->cluster && strcmp(words[0], "clear"))
 		die("--cluster is an option of clear; see --help");
-	status = look(ctl, words);
+	status = look(ctl, count, words);
 	if (status < 0) {
 		ctl->pc = open_session(ctl->socket, ctl->name_space);
 		if (pc_channel_open(ctl->pc, &ctl->channel))

@@ -56,6 +56,8 @@ static const struct {
 	{"traffic class", ANY_HOST, check_traffic_class, "packets have a class for switches"},
 	{"PFC and ECN", ANY_HOST, check_lossless, "the NIC is told to lose no packets"},
 	{"address", THIS_HOST, check_address, "cluster.address is one that other hosts reach"},
+	{"keys", THIS_HOST, check_keys,
+		"cluster.psk_file or cluster.tls_dir, as the engine reads it"},
 	{"seeds", THIS_HOST, check_seeds, "names and families of seeds, and whether they answer"},
 	{"ports", THIS_HOST, check_ports, "the ports are free, or the engine's own"},
 	{"time", THIS_HOST, check_time, "the clock of this host is kept right"},

@@ -134,6 +134,7 @@ void check_traffic_class(struct doctor *d);
 void check_lossless(struct doctor *d);
 /* network.c */
 void check_address(struct doctor *d);
+void check_keys(struct doctor *d);
 void check_seeds(struct doctor *d);
 void check_ports(struct doctor *d);
 void check_time(struct doctor *d);

@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <grp.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,11 +16,14 @@
 #include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <sys/timex.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "config/address_text.h"
+#include "config/certificates.h"
 #include "config/json_read.h"
 #include "config/ports.h"
+#include "config/psk.h"
 #include "config/seeds.h"
 #include "config/unit.h"
 #include "engine/control/net/address.h"
@@ -187,6 +191,65 @@ static void seed_examine(struct doctor *d, const struct seed_address *seed)
 		found(d, DOCTOR_OK, where, NULL, "this engine itself");
 	else
 		reach_tell(d, seed->host, seed->port, where);
+}
+
+#define KEYS_END_S (14 * 86400)
+
+/* In a child: reads the files as the user of the engine. Writes what is wrong, or the end. */
+static void keys_write(void *context, int fd)
+{
+	const struct doctor *d = context;
+	const struct passwd *user;
+	struct certificates *certificates = NULL;
+	struct psk_file file;
+	char why[PSK_WHY_BYTES];
+	int status;
+
+	if (d->user && geteuid() == 0 && user_find(d->user, &user) == 0 &&
+		(initgroups(d->user, user->pw_gid) < 0 || setgid(user->pw_gid) < 0 ||
+			setuid(user->pw_uid) < 0))
+		_exit(1);
+	status = d->s->cluster_tls_dir[0]
+			 ? certificates_read(d->s->cluster_tls_dir, &certificates, why)
+			 : psk_file_read(d->s->cluster_psk_file, &file, why);
+	if (status < 0)
+		status = dprintf(fd, "%s", why);
+	else
+		status = dprintf(fd, "+%lld",
+			certificates ? (long long)certificates->ends_s : (long long)INT64_MAX);
+	_exit(status < 0);
+}
+
+void check_keys(struct doctor *d)
+{
+	bool certificates = d->s->cluster_tls_dir[0] != '\0';
+	const char *where = certificates ? d->s->cluster_tls_dir : d->s->cluster_psk_file;
+	char answer[PSK_WHY_BYTES] = "";
+	int64_t left_s;
+
+	if (!*where) {
+		found(d, DOCTOR_NONE, "cluster.psk_file", NULL,
+			"links between engines are in clear text");
+		return;
+	}
+	if ((d->user && user_allowed(d->user) == -EPERM) ||
+		doctor_child(keys_write, d, d->options->timeout_ms, answer, sizeof(answer)) != 0) {
+		found(d, DOCTOR_UNKNOWN, where, "run the doctor as root or as the engine's user",
+			"it cannot be read as the engine does");
+		return;
+	}
+	left_s = strtoll(answer, NULL, 10) - (int64_t)time(NULL);
+	if (answer[0] != '+')
+		found(d, DOCTOR_FOUND, where,
+			certificates
+				? "replace the file that is named; an engine reads it again by itself"
+				: "peercachectl keygen makes the file; all engines have the same",
+			"%s", answer);
+	else if (left_s < KEYS_END_S)
+		found(d, DOCTOR_FOUND, where, "replace cert.pem and key.pem, or crl.pem",
+			"a certificate or CRL ends in %lld days", (long long)left_s / 86400);
+	else
+		found(d, DOCTOR_OK, where, NULL, "the engine can use it");
 }
 
 #define FILE_SEEDS_MAX 32u /* that are examined: each may take the time-out */

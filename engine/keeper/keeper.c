@@ -309,7 +309,9 @@ static int signals_read(struct keeper *k)
 	struct signalfd_siginfo info;
 
 	while (read(k->signals, &info, sizeof(info)) == sizeof(info)) {
-		if (info.ssi_signo == SIGCHLD)
+		if (info.ssi_signo == SIGHUP && k->engine)
+			(void)kill(k->engine, SIGHUP);
+		if (info.ssi_signo == SIGCHLD || info.ssi_signo == SIGHUP)
 			continue;
 		log_info("keeper: %s: ending the engine", strsignal((int)info.ssi_signo));
 		engine_end(k);
@@ -432,7 +434,10 @@ static int lock_take(struct keeper *k, const char *path)
 	return 0;
 }
 
-/* Signals come through a descriptor. Returns 0 or -errno. */
+/*
+ * Signals come through a descriptor. SIGHUP is ignored, too: an engine inherits that, and is not
+ * ended by one that comes before it serves. Returns 0 or -errno.
+ */
 static int signals_open(struct keeper *k)
 {
 	sigset_t mask;
@@ -443,6 +448,7 @@ static int signals_open(struct keeper *k)
 	sigaddset(&mask, SIGTERM);
 	sigaddset(&mask, SIGINT);
 	sigaddset(&mask, SIGCHLD);
+	sigaddset(&mask, SIGHUP);
 	sigprocmask(SIG_BLOCK, &mask, NULL);
 	k->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 	return k->signals < 0 ? -errno : 0;

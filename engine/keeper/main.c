@@ -51,7 +51,7 @@ static const char usage[] =
 	"Signals:\n"
 	"  SIGTERM, SIGINT  end the engine in order, then the keeper; a second one ends the engine\n"
 	"                   at once\n"
-	"  SIGHUP           ignored\n"
+	"  SIGHUP           sent on to the engine, which reads its keys again\n"
 	"\n"
 	"Files:\n"
 	"  PATH.keeper  locked while the keeper runs, so that a socket has one keeper\n"

@@ -596,7 +596,7 @@ class Refused(harness.ClusterTest):
             certificate(folder, "ca")
             certificate(folder, "engine")
             path = os.path.join(folder, "")
-            os.chmod(path + "engine.key", 0o640)
+            os.chmod(path + "engine.key", 0o644)
             for settings, why in (
                     (["etcd_ca=/none"], "cluster.etcd_ca /none"),
                     ([f"etcd_ca={path}ca.pem", f"etcd_cert={path}engine.pem",

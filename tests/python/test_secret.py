@@ -146,7 +146,7 @@ class Secrets(test_store.StoreTest):
 
     def test_a_wrong_file_is_refused_with_the_remedy(self):
         for name, text, mode, why in (("open", SECRETS["a"], 0o644, "chmod 600"),
-                                      ("group", SECRETS["a"], 0o640, "chmod 600"),
+                                      ("group", SECRETS["a"], 0o660, "chmod 600"),
                                       ("short", "password", 0o600, "openssl rand -hex 32"),
                                       ("long", SECRETS["a"] + "0", 0o600, "too long|32 to 64")):
             path = self.write(name, text, mode)

@@ -25,6 +25,135 @@ def keygen(path):
         return [line for line in file if not line.startswith("#")][0]
 
 
+class Authority:
+    """A CA with the program of OpenSSL, which makes certificates that peercachectl does not."""
+
+    CONFIG = """[ca]
+default_ca = own
+[own]
+database = index.txt
+serial = serial
+crlnumber = number
+new_certs_dir = .
+certificate = ca.pem
+private_key = ca-key.pem
+default_md = sha256
+default_crl_days = 30
+policy = any
+unique_subject = no
+[any]
+commonName = optional
+"""
+
+    def __init__(self, folder, name="ca"):
+        self.folder, self.made = os.path.join(folder, name), 0
+        os.makedirs(self.folder)
+        for file, text in (("config", self.CONFIG), ("index.txt", ""), ("serial", "1000\n"),
+                           ("number", "01\n")):
+            self.write(file, text)
+        self.key("ca-key.pem")
+        self.openssl("req", "-x509", "-new", "-key", "ca-key.pem", "-subj", "/CN=" + name,
+                     "-days", "3650", "-out", "ca.pem")
+
+    def write(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def openssl(self, *words):
+        harness.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
+
+    def key(self, path):
+        self.openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out",
+                     path)
+
+    def engine(self, folder, name, days=(-1, 30), cluster="default", files=("key", "cert", "ca")):
+        """Writes what cluster.tls_dir of that engine has; days from now on. Returns where the CA
+        keeps the certificate."""
+        self.made += 1
+        new = os.path.join(self.folder, f"engine{self.made}")
+        os.makedirs(new)
+        self.key(f"{new}/key.pem")
+        self.write("extensions", f"subjectAltName=URI:peercache:{cluster}/{name}\n")
+        self.openssl("req", "-new", "-key", f"{new}/key.pem", "-subj", f"/CN={self.made}", "-out",
+                     "request")
+        begin, end = (time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + day * 86400))
+                      for day in days)
+        self.openssl("ca", "-batch", "-config", "config", "-in", "request", "-notext",
+                     "-startdate", begin, "-enddate", end, "-extfile", "extensions", "-out",
+                     f"{new}/cert.pem")
+        self.trusted(new)
+        os.makedirs(folder, exist_ok=True)
+        for file in files:
+            os.rename(f"{new}/{file}.pem", f"{folder}/{file}.pem")
+        return f"{self.folder}/{0x1000 + self.made - 1:X}.pem"
+
+    def trusted(self, folder, *others):
+        """The folder believes this CA, and those others."""
+        text = ""
+        for ca in (self, *others):
+            with open(os.path.join(ca.folder, "ca.pem"), encoding="ascii") as file:
+                text += file.read()
+        replace(f"{folder}/ca.pem", text)
+
+    def revoke(self, kept, *folders):
+        """Puts the certificate on the CRL, which the folders get."""
+        if kept:
+            self.openssl("ca", "-config", "config", "-revoke", kept)
+        self.openssl("ca", "-config", "config", "-gencrl", "-out", "crl")
+        with open(os.path.join(self.folder, "crl"), encoding="ascii") as file:
+            text = file.read()
+        for folder in folders:
+            replace(f"{folder}/crl.pem", text)
+
+
+class Load:
+    """Gets the key k of all engines, again and again, while its body runs; keeps what missed."""
+
+    def __init__(self, engines):
+        self.engines, self.missed, self.gets = engines, [], 0
+        self.ended = threading.Event()
+        self.threads = [threading.Thread(target=self.read, args=[path])
+                        for path in engines.sockets]
+
+    def read(self, path):
+        while not self.ended.is_set():
+            done = harness.run([harness.program("tools/peercachectl"), "--socket", path, "get",
+                                "k"], capture_output=True, text=True)
+            self.gets += 1
+            if done.stdout != "v":
+                self.missed.append(done.stderr)
+
+    def __enter__(self):
+        harness.run([harness.program("tools/peercachectl"), "--socket", self.engines.sockets[0],
+                     "put", "k", "--string", "v"], check=True)
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+    def closed(self):
+        return sum(self.engines.log(i).count("is closed: ") for i in range(self.engines.nodes))
+
+    def check(self, case):
+        """None missed, no member died."""
+        case.assertEqual(self.missed, [])
+        case.assertGreater(self.gets, self.engines.nodes)
+        for i in range(self.engines.nodes):
+            status = self.engines.status(i)
+            case.assertEqual(status["counters"]["members_died"], 0)
+            case.assertEqual(len(status["members"]), self.engines.nodes)
+
+
+def replace(path, text):
+    with open(path + ".new", "w", encoding="ascii") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
 def write_keys(path, *lines):
     """Replaces a file of keys at once, as an operator does."""
     with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w",

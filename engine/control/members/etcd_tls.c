@@ -14,12 +14,10 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "config/secret_file.h"
 #include "config/settings.h"
 #include "config/text_fit.h"
-#include "engine/abi/map.h"
 #include "engine/control/members/etcd_inner.h"
 
 #define KEY_FILE_BYTES 16384
@@ -50,25 +48,16 @@ static const char *tls_key_use(SSL_CTX *tls, const char *path)
 	return wrong;
 }
 
-/* A number that is another one when a file has changed. */
-static uint64_t files_version(const struct settings *s)
+static uint64_t etcd_files_version(const struct settings *s)
 {
 	const char *const path[] = {s->cluster_etcd_ca, s->cluster_etcd_cert, s->cluster_etcd_key};
-	uint64_t version = 1;
 
-	for (unsigned i = 0; i < 3; i++) {
-		struct stat st = {0};
-
-		(void)stat(path[i], &st);
-		version = map_mix(version + (uint64_t)st.st_ctim.tv_sec);
-		version = map_mix(version + (uint64_t)st.st_ctim.tv_nsec);
-	}
-	return version;
+	return files_version(path, 3);
 }
 
 int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t why_bytes)
 {
-	uint64_t version = files_version(s); /* a file may change while they are read */
+	uint64_t version = etcd_files_version(s); /* a file may change while they are read */
 	SSL_CTX *tls = SSL_CTX_new(TLS_client_method());
 	const char *setting = "cluster.etcd_ca", *path = s->cluster_etcd_ca, *wrong = NULL;
 
@@ -101,7 +90,7 @@ int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t
 
 bool etcd_tls_changed(const struct settings *s, const SSL_CTX *tls)
 {
-	return (uint64_t)(uintptr_t)SSL_CTX_get_app_data(tls) != files_version(s);
+	return (uint64_t)(uintptr_t)SSL_CTX_get_app_data(tls) != etcd_files_version(s);
 }
 
 void etcd_tls_free(SSL_CTX *tls)

@@ -23,6 +23,8 @@
 #include "engine/abi/wire.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
+#include "engine/control/net/secure.h"
 
 /*
  * time after which a seed that led to this engine itself is dialled again: its DNS name may change
@@ -344,6 +346,20 @@ static void hello_refused_by(
 		log_error("the engine at %s refuses this engine: \"%s\"", link->from, clean);
 	seed_refused(link);
 	rpc_link_close(link);
+}
+
+/* Refuses a sender whose certificate is of another engine. */
+static bool hello_check_certificate(
+	struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	if (secure_names(net_session(link->net), control->settings->cluster_id, m->name))
+		return true;
+	hello_refuse(control,
+		&(struct refused_engine){
+			.link = link, .member = m, .name_taken = true, .tell = true},
+		"it says that it is %s, and its certificate has no URI peercache:%s/%s among its alternative names",
+		m->name, control->settings->cluster_id, m->name);
+	return false;
 }
 
 bool member_refused(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
@@ -823,7 +839,8 @@ static bool hello_accepted(struct control *control, struct rpc_link *link, const
 {
 	const struct refused_engine who = {.link = link, .member = hello->self, .name_taken = true};
 
-	if (!hello_check_values(control, link, hello))
+	if (!hello_check_certificate(control, link, hello->self) ||
+		!hello_check_values(control, link, hello))
 		return false;
 	if (hello->refusal && hello->refusal[0]) {
 		hello_refused_by(control, &who, hello->refusal);

@@ -304,6 +304,7 @@ static int tls_first(struct net_link *link)
 static int tls_handshake(struct net_link *link)
 {
 	struct net_tls *tls = link->tls;
+	unsigned budget = 1;
 	int done = tls_first(link);
 
 	if (done != 1)
@@ -311,7 +312,7 @@ static int tls_handshake(struct net_link *link)
 	ERR_clear_error();
 	done = SSL_do_handshake(tls->ssl);
 	if (done == 1) {
-		tls->secured = secure_proven(tls->ssl, tls->why);
+		tls->secured = secure_proven(tls->ssl, &budget, tls->why);
 		bufferevent_set_max_single_read(link->bev, READ_BYTES);
 		return tls->secured ? 1 : -1;
 	}

@@ -95,7 +95,7 @@ static bool rpc_link_tls(struct rpc_link *link, uint32_t first)
 		net_push(link->net);
 	}
 	rpc_link_stranger(link,
-		"it speaks TLS, and this engine has no key: set cluster.psk_file here to the file of that cluster");
+		"it speaks TLS, and this engine has no key: set cluster.psk_file or cluster.tls_dir here as in that cluster");
 	return true;
 }
 
@@ -278,22 +278,27 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 	rpc_link_end(link, EPROTO);
 }
 
-/* Closes the links whose key is no longer one of this engine. They are dialled again. */
-static void rpc_links_verify(struct control *control)
+/*
+ * Closes the links whose key or certificate is no longer good; they are dialled again. True: more
+ * wait to be verified, which the loop has no time for now.
+ */
+static bool rpc_links_verify(struct control *control)
 {
 	struct rpc_link *link;
 	char why[SECURE_WHY_BYTES];
+	unsigned budget = RPC_VERIFIED_MAX;
 
 again:
 	LIST_FOREACH (link, &control->rpc->links, next) {
 		struct ssl_st *ssl = net_session(link->net);
 
-		if (link->closed || !ssl || secure_proven(ssl, why))
+		if (link->closed || !ssl || secure_proven(ssl, &budget, why))
 			continue;
 		log_info("the link with %s is closed: %s. It is dialled again", link->from, why);
 		rpc_link_close(link); /* others may go with it */
 		goto again;
 	}
+	return budget == 0;
 }
 
 void rpc_link_up(struct rpc_link *link)

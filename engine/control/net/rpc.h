@@ -45,6 +45,7 @@
  * milliseconds, so strangers do not keep engines out.
  */
 #define RPC_STRANGERS_MAX 512
+#define RPC_VERIFIED_MAX 8u /* certificates of links, verified again in one turn */
 #define RPC_STRANGERS_ADDRESS_MAX 256
 
 struct member;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keys of the cluster, and what TLS does with them. One thread at a time: a helper thread reads
- * the file into a list of its own, which the control plane's thread takes.
+ * The keys of the cluster or the certificates of this engine, and what TLS does with them. One
+ * thread at a time: a helper thread reads the files into memory of its own, which the control
+ * plane's thread takes.
  *
  * An identity that TLS sends in clear is the number of a key: a hash of it. The first key of the
  * file is the one that this engine dials with; it takes both.
@@ -17,26 +18,33 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
+#include "config/certificates.h"
 #include "config/log.h"
 #include "config/psk.h"
+#include "config/secret_file.h"
 #include "engine/control/base/control.h"
 #include "engine/control/base/work.h"
 #include "engine/control/net/address.h"
 #include "engine/control/net/net.h"
 
-#define SECURE_PERIOD_US 1000000 /* between two looks at the file */
-#define KEY_ID_BYTES 17          /* an identity as text: 16 hexadecimal digits and the zero */
+#define SECURE_PERIOD_US 1000000 /* between two looks at the files and the links */
+#define SECURE_SOON_US 2000      /* the same while links wait to be verified again */
+#define CHAIN_BYTES_MAX 32768
+static_assert(PSK_WHY_BYTES == CERTIFICATES_WHY_BYTES, "one text");
+#define KEY_ID_BYTES 17 /* an identity as text: 16 hexadecimal digits and the zero */
 /* instead of the number of a key: the other end has named one that is not in the file */
 #define KEY_UNKNOWN 1u
 
 struct key_reading {
 	struct work work;
 	struct control *control;
-	const char *path;
-	struct psk_version known; /* of the file that was read last; all 0: read it anyhow */
+	const struct settings *settings;
+	uint64_t version; /* of the files that were read last; 0: read them anyhow */
 	struct psk_file file;
-	int status; /* 0, -errno, or 1: it has not changed */
+	struct certificates *certificates;
+	int status; /* 0, -errno, or 1: they have not changed */
 	char why[PSK_WHY_BYTES];
 };
 
@@ -44,13 +52,16 @@ struct secure {
 	struct control *control;
 	SSL_CTX *ctx;
 	struct psk_file file;
-	char identity[KEY_ID_BYTES]; /* of the first key */
+	char identity[KEY_ID_BYTES];       /* of the first key */
+	struct certificates *certificates; /* instead of keys; NULL: keys */
+	uintptr_t epoch; /* of the certificates: links of others are verified again */
 	struct works *works;
 	struct net_timer *timer;
 	struct key_reading *reading;
-	void (*changed)(struct control *control);
-	int error;              /* of the last reading */
-	uint64_t asked, obeyed; /* SIGHUPs */
+	bool (*verify)(struct control *control);
+	uint64_t version;          /* of the files */
+	char error[PSK_WHY_BYTES]; /* of the last reading */
+	uint64_t asked, obeyed;    /* SIGHUPs */
 };
 
 /* ---- callbacks of TLS ------------------------------------------------------------------------ */
@@ -120,7 +131,31 @@ static bool key_valid(const struct psk_file *file, uint64_t id)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-static SSL_CTX *secure_ctx_new(struct secure *secure)
+/* OpenSSL's own verification has ended with `good`; the list refuses more. */
+static int certificate_verified(int good, X509_STORE_CTX *store)
+{
+	const SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+
+	if (!good || X509_STORE_CTX_get_error_depth(store) ||
+		!certificate_denied(
+			secure_of(ssl)->certificates, X509_STORE_CTX_get_current_cert(store)))
+		return good;
+	X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REJECTED);
+	return 0;
+}
+
+static bool certificates_use(SSL_CTX *ctx, const struct certificates *c)
+{
+	SSL_CTX_set1_cert_store(ctx, c->store);
+	SSL_CTX_set_verify_depth(ctx, CERTIFICATES_DEPTH);
+	SSL_CTX_set_max_cert_list(ctx, CHAIN_BYTES_MAX);
+	SSL_CTX_set_verify(
+		ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, certificate_verified);
+	return SSL_CTX_use_certificate(ctx, c->own) == 1 &&
+	       SSL_CTX_set1_chain(ctx, c->chain) == 1 && SSL_CTX_use_PrivateKey(ctx, c->key) == 1;
+}
+
+static SSL_CTX *secure_ctx_new(struct secure *secure, const struct certificates *certificates)
 {
 	SSL_CTX *ctx = SSL_CTX_new(TLS_method());
 
@@ -141,6 +176,12 @@ static SSL_CTX *secure_ctx_new(struct secure *secure)
 	SSL_CTX_set_num_tickets(ctx, 0);
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_read_ahead(ctx, 1);
+	if (certificates && certificates_use(ctx, certificates))
+		return ctx;
+	if (certificates) {
+		SSL_CTX_free(ctx);
+		return NULL;
+	}
 	/* a server without the key, but with a certificate, is refused: no CA is known */
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_psk_use_session_callback(ctx, key_use);
@@ -159,8 +200,34 @@ struct ssl_st *secure_session(struct control *control, bool accepted)
 	return ssl;
 }
 
-bool secure_proven(struct ssl_st *ssl, char why[SECURE_WHY_BYTES])
+/* The link is verified again after other files were read; before, only time can change it. */
+static bool certificate_proven(SSL *ssl, unsigned *budget, char why[SECURE_WHY_BYTES])
 {
+	const struct secure *secure = secure_of(ssl);
+	X509 *certificate = SSL_get0_peer_certificate(ssl);
+	const char *wrong = certificate ? NULL : "it has shown no certificate";
+	bool same = SSL_get_SSL_CTX(ssl) == secure->ctx ||
+		    (uintptr_t)SSL_get_app_data(ssl) == secure->epoch;
+
+	if (same && !wrong && X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
+		wrong = "its certificate has expired";
+	if (!same && !wrong && *budget == 0)
+		return true;
+	if (!same && !wrong) {
+		--*budget;
+		SSL_set_app_data(ssl, (void *)secure->epoch);
+		wrong = certificate_wrong(secure->certificates, certificate,
+			SSL_get_peer_cert_chain(ssl), SSL_is_server(ssl));
+	}
+	if (wrong)
+		snprintf(why, SECURE_WHY_BYTES, "its certificate is no longer good: %s", wrong);
+	return !wrong;
+}
+
+bool secure_proven(struct ssl_st *ssl, unsigned *budget, char why[SECURE_WHY_BYTES])
+{
+	if (secure_of(ssl)->certificates)
+		return certificate_proven(ssl, budget, why);
 	if (SSL_session_reused(ssl) &&
 		key_valid(&secure_of(ssl)->file, (uintptr_t)SSL_get_app_data(ssl)))
 		return true;
@@ -168,34 +235,57 @@ bool secure_proven(struct ssl_st *ssl, char why[SECURE_WHY_BYTES])
 	return false;
 }
 
+bool secure_names(struct ssl_st *ssl, const char *cluster, const char *name)
+{
+	return !ssl || !secure_of(ssl)->certificates ||
+	       certificate_names(SSL_get0_peer_certificate(ssl), cluster, name);
+}
+
 static const char *failed_accept(const SSL *ssl, int reason)
 {
+	if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE)
+		return "it shows no certificate: this cluster takes only engines with one (cluster.tls_dir)";
 	if (reason == SSL_R_BINDER_DOES_NOT_VERIFY)
 		return "it names the key of this engine and does not have it";
 	if ((uintptr_t)SSL_get_app_data(ssl) == KEY_UNKNOWN)
 		return "its key is not in cluster.psk_file here: make the file the same on all engines";
-	if ((uintptr_t)SSL_get_app_data(ssl) == 0)
+	if ((uintptr_t)SSL_get_app_data(ssl) == 0 && !secure_of(ssl)->certificates)
 		return "it offers no key: this cluster takes only engines with its cluster.psk_file";
 	return ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, reason));
+}
+
+/* The other end sent this alert: it refuses this engine. */
+static void failed_refused(const SSL *ssl, int alert, char why[SECURE_WHY_BYTES])
+{
+	bool certificates = secure_of(ssl)->certificates != NULL;
+
+	snprintf(why, SECURE_WHY_BYTES, "it refuses the %s of this engine (%s): %s",
+		certificates ? "certificate" : "key", SSL_alert_desc_string_long(alert),
+		certificates ? "its log says why"
+			     : "make cluster.psk_file the same on all engines");
 }
 
 bool secure_failed(struct ssl_st *ssl, char why[SECURE_WHY_BYTES])
 {
 	int reason = ERR_GET_REASON(ERR_peek_error()), alert = reason - SSL_AD_REASON_OFFSET;
+	long verified = SSL_get_verify_result(ssl);
 	bool plain = reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST ||
 		     reason == SSL_R_HTTPS_PROXY_REQUEST || reason == SSL_R_BAD_RECORD_TYPE;
 	const char *text = NULL;
 
 	if (plain)
 		snprintf(why, SECURE_WHY_BYTES,
-			"it speaks no TLS: it is an engine without cluster.psk_file, or no engine");
+			"it speaks no TLS: it is an engine without a key or certificate, or no engine");
 	else if (alert == SSL_AD_PROTOCOL_VERSION)
 		snprintf(why, SECURE_WHY_BYTES,
-			"it takes clear text only: set cluster.psk_file there, too");
+			"it takes clear text only: set cluster.psk_file or cluster.tls_dir there, too");
 	else if (alert > 0)
-		snprintf(why, SECURE_WHY_BYTES,
-			"it refuses the key of this engine (%s): make cluster.psk_file the same on all engines",
-			SSL_alert_desc_string_long(alert));
+		failed_refused(ssl, alert, why);
+	else if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && verified != X509_V_OK)
+		snprintf(why, SECURE_WHY_BYTES, "its certificate is refused: %s",
+			verified == X509_V_ERR_CERT_REJECTED
+				? "it is on the list deny of cluster.tls_dir"
+				: X509_verify_cert_error_string(verified));
 	else if (reason)
 		text = SSL_is_server(ssl)
 			       ? failed_accept(ssl, reason)
@@ -209,7 +299,7 @@ bool secure_failed(struct ssl_st *ssl, char why[SECURE_WHY_BYTES])
 	return plain;
 }
 
-/* ---- reading the file again ------------------------------------------------------------------ */
+/* ---- reading the files again ----------------------------------------------------------------- */
 
 static void keys_take(struct secure *secure, const struct psk_file *file)
 {
@@ -219,48 +309,120 @@ static void keys_take(struct secure *secure, const struct psk_file *file)
 		file->count == 1 ? "" : "s", secure->identity);
 }
 
+/* Takes the certificates over. Links that stand keep the context that they were made with. */
+static int certificates_take(struct secure *secure, struct certificates *certificates)
+{
+	SSL_CTX *ctx = secure_ctx_new(secure, certificates);
+
+	if (!ctx) {
+		certificates_free(certificates);
+		return -ENOMEM;
+	}
+	SSL_CTX_free(secure->ctx);
+	certificates_free(secure->certificates);
+	secure->ctx = ctx;
+	secure->certificates = certificates;
+	secure->epoch++;
+	log_info(
+		"cluster.tls_dir: read%s; the first of its certificates and CRLs ends in %lld days",
+		certificates->denied ? ", with a list deny" : "",
+		((long long)certificates->ends_s - (long long)time(NULL)) / 86400);
+	return 0;
+}
+
+/* The names of the engine are fixed: a certificate of another one is refused. */
+static int certificates_read_own(
+	const struct control *control, struct certificates **ret, char why[CERTIFICATES_WHY_BYTES])
+{
+	const struct settings *s = control->settings;
+	int status = certificates_read(s->cluster_tls_dir, ret, why);
+
+	if (status == 0 && !certificate_names((*ret)->own, s->cluster_id, control->name)) {
+		snprintf(why, CERTIFICATES_WHY_BYTES,
+			"cluster.tls_dir %.100s: cert.pem is not of this engine: it needs the URI peercache:%.64s/%.128s among its alternative names (subjectAltName)",
+			s->cluster_tls_dir, s->cluster_id, control->name);
+		certificates_free(*ret);
+		*ret = NULL;
+		status = -EINVAL;
+	}
+	return status;
+}
+
+static uint64_t secure_version(const struct settings *s)
+{
+	const char *path = s->cluster_psk_file;
+
+	return s->cluster_tls_dir[0] ? certificates_version(s->cluster_tls_dir)
+				     : files_version(&path, 1);
+}
+
+static int secure_read(struct key_reading *r)
+{
+	return r->settings->cluster_tls_dir[0]
+		       ? certificates_read_own(r->control, &r->certificates, r->why)
+		       : psk_file_read(r->settings->cluster_psk_file, &r->file, r->why);
+}
+
+static int secure_take(struct secure *secure, struct key_reading *r)
+{
+	struct certificates *certificates = r->certificates;
+
+	secure->version = r->version;
+	r->certificates = NULL;
+	if (certificates)
+		return certificates_take(secure, certificates);
+	keys_take(secure, &r->file);
+	return 0;
+}
+
 static void key_reading_run(struct work *work, unsigned part)
 {
-	struct key_reading *reading = (struct key_reading *)work;
+	struct key_reading *r = (struct key_reading *)work;
+	uint64_t known = r->version;
 
 	(void)part;
-	reading->file.version = reading->known;
-	reading->status = psk_file_read(reading->path, &reading->file, reading->why);
+	r->version = secure_version(r->settings);
+	r->status = r->version == known ? 1 : secure_read(r);
 }
 
 static void key_reading_free(struct key_reading *reading)
 {
-	if (reading)
-		OPENSSL_cleanse(&reading->file, sizeof(reading->file));
+	if (!reading)
+		return;
+	certificates_free(reading->certificates);
+	OPENSSL_cleanse(&reading->file, sizeof(reading->file));
 	free(reading);
 }
 
 static void key_reading_done(struct work *work)
 {
-	struct key_reading *reading = (struct key_reading *)work;
-	struct secure *secure = reading->control->secure;
+	struct key_reading *r = (struct key_reading *)work;
+	struct secure *secure = r->control->secure;
 
 	secure->reading = NULL;
-	if (reading->status < 0 && reading->status != secure->error)
-		log_error("%s. The keys that it had are kept, and it is read again every second",
-			reading->why);
-	if (reading->status <= 0)
-		secure->error = reading->status;
-	if (reading->status == 0) {
-		keys_take(secure, &reading->file);
-		if (secure->changed)
-			secure->changed(secure->control);
+	if (r->status < 0 && strcmp(r->why, secure->error) != 0)
+		log_error("%s. What it had is kept, and it is read again every second", r->why);
+	if (r->status < 0)
+		snprintf(secure->error, sizeof(secure->error), "%s", r->why);
+	if (r->status == 0) {
+		secure->error[0] = '\0';
+		if (secure_take(secure, r) < 0)
+			log_error("cluster.tls_dir: no memory; it is read again");
+		else
+			(void)net_timer_set(secure->timer, SECURE_SOON_US);
 	}
-	key_reading_free(reading);
+	key_reading_free(r);
 }
 
 static void keys_look(void *context)
 {
 	struct secure *secure = context;
 	uint64_t asked = shm_load64(&secure->asked);
+	bool more = secure->verify && secure->verify(secure->control);
 	struct key_reading *reading;
 
-	if (secure->reading)
+	(void)net_timer_set(secure->timer, more ? SECURE_SOON_US : SECURE_PERIOD_US);
+	if (secure->reading || more)
 		return;
 	reading = calloc(1, sizeof(*reading));
 	if (!reading)
@@ -268,18 +430,18 @@ static void keys_look(void *context)
 	reading->work.run = key_reading_run;
 	reading->work.done = key_reading_done;
 	reading->control = secure->control;
-	reading->path = secure->control->settings->cluster_psk_file;
+	reading->settings = secure->control->settings;
 	if (asked == secure->obeyed)
-		reading->known = secure->file.version;
+		reading->version = secure->version;
 	secure->obeyed = asked;
 	secure->reading = reading;
 	work_submit(secure->works, 0, &reading->work);
 }
 
-void secure_watch(struct control *control, void (*changed)(struct control *control))
+void secure_watch(struct control *control, bool (*verify)(struct control *control))
 {
 	if (control->secure)
-		control->secure->changed = changed;
+		control->secure->verify = verify;
 }
 
 void secure_reload(struct control *control)
@@ -292,7 +454,14 @@ void secure_reload(struct control *control)
 
 const char *secure_word(const struct control *control)
 {
-	return control->secure ? "key" : "none";
+	return !control->secure ? "none" : control->secure->certificates ? "certificate" : "key";
+}
+
+int64_t secure_ends_s(const struct control *control)
+{
+	const struct secure *secure = control->secure;
+
+	return secure && secure->certificates ? secure->certificates->ends_s : 0;
 }
 
 /* The address that others connect to is one that only this host reaches. */
@@ -310,37 +479,51 @@ bool secure_missing(const struct control *control)
 /* Is TLS wanted? 1, 0, or -EINVAL after logging. */
 static int secure_wanted(const struct settings *s)
 {
-	if (s->cluster_security == SECURITY_REQUIRED && !s->cluster_psk_file[0]) {
+	bool key = s->cluster_psk_file[0] != '\0', certificates = s->cluster_tls_dir[0] != '\0';
+
+	if (key && certificates) {
 		log_error(
-			"cluster.security = required, but cluster.psk_file is not set: make a key with peercachectl keygen, and give it to all engines");
+			"cluster.psk_file and cluster.tls_dir are both set, and links have a key or certificates: take one of them out");
 		return -EINVAL;
 	}
-	if (s->cluster_security == SECURITY_NONE && s->cluster_psk_file[0]) {
+	if (s->cluster_security == SECURITY_REQUIRED && !key && !certificates) {
 		log_error(
-			"cluster.security = none, but cluster.psk_file is set: take one of them out");
+			"cluster.security = required, but neither cluster.psk_file nor cluster.tls_dir is set: make a key with peercachectl keygen, and give it to all engines");
 		return -EINVAL;
 	}
-	return s->cluster_psk_file[0] != '\0';
+	if (s->cluster_security == SECURITY_NONE && (key || certificates)) {
+		log_error("cluster.security = none, but cluster.%s is set: take one of them out",
+			key ? "psk_file" : "tls_dir");
+		return -EINVAL;
+	}
+	return key || certificates;
 }
 
-static int keys_read(const struct settings *s, struct psk_file *ret)
+/* Reads the files for the first time. Returns 0, or -errno after logging; the caller frees it. */
+static int secure_first(struct control *control, struct key_reading **ret)
 {
-	char why[PSK_WHY_BYTES];
-	int status = psk_file_read(s->cluster_psk_file, ret, why);
+	struct key_reading *r = calloc(1, sizeof(*r));
 
-	if (status < 0)
-		log_error("%s", why);
-	return status;
+	*ret = r;
+	if (!r)
+		return -ENOMEM;
+	r->control = control;
+	r->settings = control->settings;
+	r->version = secure_version(r->settings);
+	r->status = secure_read(r);
+	if (r->status < 0)
+		log_error("%s", r->why);
+	return r->status;
 }
 
 int secure_check(struct control *control)
 {
-	struct psk_file file = {0};
+	struct key_reading *first = NULL;
 	int status = secure_wanted(control->settings);
 
 	if (status > 0)
-		status = keys_read(control->settings, &file);
-	OPENSSL_cleanse(&file, sizeof(file));
+		status = secure_first(control, &first);
+	key_reading_free(first);
 	return status;
 }
 
@@ -358,9 +541,28 @@ static struct secure *secure_new(struct control *control)
 	return secure;
 }
 
+static int secure_start(struct secure *secure, struct key_reading *first)
+{
+	struct control *control = secure->control;
+	int status = secure_take(secure, first);
+
+	if (status == 0 && !secure->ctx)
+		secure->ctx = secure_ctx_new(secure, NULL);
+	secure->timer = net_timer_new(control->base, true, keys_look, secure);
+	if (status < 0 || !secure->ctx || !secure->timer)
+		return -ENOMEM;
+	status = works_open(control->base,
+		&(struct works_options){
+			.name = "pc-keys", .queues = 1, .threads = 1, .limit_s = 10},
+		&secure->works);
+	if (status == 0 && net_timer_set(secure->timer, SECURE_PERIOD_US) < 0)
+		status = -ENOMEM;
+	return status;
+}
+
 int secure_open(struct control *control)
 {
-	struct psk_file file = {0};
+	struct key_reading *first = NULL;
 	struct secure *secure;
 	int status = secure_wanted(control->settings);
 
@@ -370,26 +572,14 @@ int secure_open(struct control *control)
 			(int)control->settings->cluster_port);
 	if (status <= 0)
 		return status;
-	status = keys_read(control->settings, &file);
-	if (status < 0)
-		return status;
-	secure = secure_new(control);
-	if (!secure)
-		return -ENOMEM;
-	keys_take(secure, &file);
-	OPENSSL_cleanse(&file, sizeof(file));
-	secure->ctx = secure_ctx_new(secure);
-	secure->timer = net_timer_new(control->base, true, keys_look, secure);
-	status = secure->ctx && secure->timer ? 0 : -ENOMEM;
-	if (status == 0)
-		status = works_open(control->base,
-			&(struct works_options){
-				.name = "pc-keys", .queues = 1, .threads = 1, .limit_s = 10},
-			&secure->works);
-	if (status == 0 && net_timer_set(secure->timer, SECURE_PERIOD_US) < 0)
-		status = -ENOMEM;
-	if (status < 0)
-		secure_close(control);
+	status = secure_first(control, &first);
+	if (status == 0) {
+		secure = secure_new(control);
+		status = secure ? secure_start(secure, first) : -ENOMEM;
+		if (status < 0)
+			secure_close(control);
+	}
+	key_reading_free(first);
 	return status;
 }
 
@@ -403,6 +593,7 @@ void secure_close(struct control *control)
 	works_close(secure->works);
 	key_reading_free(secure->reading);
 	SSL_CTX_free(secure->ctx);
+	certificates_free(secure->certificates);
 	OPENSSL_cleanse(secure, sizeof(*secure));
 	munmap(secure, sizeof(*secure));
 	control->secure = NULL;

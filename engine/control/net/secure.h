@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who may talk to this engine: TLS 1.3 on the links between engines, with a pre-shared key
- * (cluster.psk_file). A helper thread reads the file again when it has changed, or when SIGHUP
- * came; links that were made with a key that is no longer in it are closed. Control plane's thread
- * only.
+ * (cluster.psk_file) or with certificates (cluster.tls_dir). A helper thread reads the files again
+ * when they have changed, or when SIGHUP came; links whose key or certificate is no longer good are
+ * closed. Control plane's thread only.
  *
  * A key proves that the other end belongs to the cluster, not its name. Both ends of a link have
  * the same key, so a message can come back to its sender: the Hello behind the handshake has the
@@ -43,18 +43,29 @@ int secure_check(struct control *control);
 /* Reads the files again soon, also if they have not changed. Any thread, and signal handlers. */
 void secure_reload(struct control *control);
 
-/* `changed` is called after other keys were read: links may have lost theirs. NULL: no call. */
-void secure_watch(struct control *control, void (*changed)(struct control *control));
+/*
+ * `verify` is called every second and soon after other files were read: it asks secure_proven() for
+ * each link. True: it is called again soon. NULL: no call.
+ */
+void secure_watch(struct control *control, bool (*verify)(struct control *control));
 
-/* How links are secured, as a word: "none" or "key". Fixed while the engine runs. */
+/* Unix time at which the first of its certificates or CRLs ends; 0: it has none. */
+int64_t secure_ends_s(const struct control *control);
+/* How links are secured, as a word: "none", "key" or "certificate". Fixed while the engine runs. */
 const char *secure_word(const struct control *control);
 /* Links with other hosts are in clear text, and no setting says that this is wanted. */
 bool secure_missing(const struct control *control);
 
 /* A TLS session for one connection, for net_secure(). NULL: no memory. */
 struct ssl_st *secure_session(struct control *control, bool accepted);
-/* The handshake has ended well: is the other end one that belongs? Else `why` says why not. */
-bool secure_proven(struct ssl_st *ssl, char why[SECURE_WHY_BYTES]);
+/*
+ * The handshake has ended well: is the other end one that belongs? Else `why` says why not. With
+ * certificates, each verification after other files were read takes one of the budget; with none
+ * left the link is not looked at.
+ */
+bool secure_proven(struct ssl_st *ssl, unsigned *budget, char why[SECURE_WHY_BYTES]);
+/* Whether the other end may have that name. A key proves no name. `ssl` NULL: clear text. */
+bool secure_names(struct ssl_st *ssl, const char *cluster, const char *name);
 /*
  * Why the last call on the session failed, in words. True: what came is no TLS.
  */

@@ -304,6 +304,18 @@ static void health_growth(const struct snapshot *s, struct health *h)
 			recent->reads_failed);
 }
 
+/* From then on no other engine believes this one, or this one no other. */
+static void health_certificates(const struct snapshot *s, struct health *h)
+{
+	int64_t left_s = s->secure_ends_s - (int64_t)(s->unix_ms / 1000);
+
+	if (s->secure_ends_s && left_s < CERTIFICATE_ENDS_S)
+		finding_add(h, FINDING_certificate_ends,
+			"a certificate or CRL of cluster.tls_dir %s %lld h: replace the files, which are read again by themselves",
+			left_s < 0 ? "has ended since" : "ends in",
+			(long long)(left_s < 0 ? -left_s : left_s) / 3600);
+}
+
 void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 {
 	ret->count = 0;
@@ -334,6 +346,7 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 		finding_add(ret, FINDING_unsecured,
 			"links between engines are unsecured: any process that reaches port %d can join and change pages. Set cluster.psk_file (peercachectl keygen), or cluster.security = none",
 			(int)s->settings->cluster_port);
+	health_certificates(s, ret);
 	if (s->stopping)
 		finding_add(ret, FINDING_stopping, "the engine is stopping");
 	if (s->directory.moving)

@@ -20,6 +20,7 @@ enum finding {
 
 #define HEALTH_FINDINGS_MAX 40u
 #define HEALTH_TEXT_BYTES 320
+#define CERTIFICATE_ENDS_S (14 * 86400)
 #define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
 
 struct health {

@@ -10,7 +10,6 @@
 #include <openssl/evp.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include "config/log.h"
 #include "config/secret_file.h"
@@ -46,26 +45,20 @@ static int token_read(const char *path, char ret[HTTP_TOKEN_BYTES])
 
 int http_token_open(const char *path, struct http_token *ret)
 {
-	struct stat st;
-
 	*ret = (struct http_token){.path = path};
 	if (!*path)
 		return 0;
-	if (stat(path, &st) == 0)
-		ret->changed = st.st_ctim;
+	ret->version = files_version(&path, 1);
 	return token_read(path, ret->text);
 }
 
 void http_token_refresh(struct http_token *token)
 {
-	struct stat st = {0};
+	uint64_t version = *token->path ? files_version(&token->path, 1) : token->version;
 
-	if (!*token->path)
+	if (version == token->version)
 		return;
-	(void)stat(token->path, &st);
-	if (!memcmp(&st.st_ctim, &token->changed, sizeof(st.st_ctim)))
-		return;
-	token->changed = st.st_ctim;
+	token->version = version;
 	if (token_read(token->path, token->text) == 0)
 		log_info("metrics.token_file %s was read again", token->path);
 	else

@@ -4,14 +4,14 @@
 #define CONTROL_HTTP_TOKEN_INNER_H
 
 #include <stdbool.h>
-#include <time.h>
+#include <stdint.h>
 
 #define HTTP_TOKEN_LEAST 16  /* characters */
 #define HTTP_TOKEN_BYTES 256 /* with zeroes behind it, at least one */
 
 struct http_token {
 	const char *path; /* "": everybody may read */
-	struct timespec changed;
+	uint64_t version; /* of the file */
 	char text[HTTP_TOKEN_BYTES];
 };
 

@@ -285,6 +285,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->keeper_gone = control->keeper_gone;
 	ret->security = secure_word(control);
 	ret->unsecured = secure_missing(control);
+	ret->secure_ends_s = secure_ends_s(control);
 	ret->addresses_gone = control->rpc ? control->rpc->addresses_gone : 0;
 	ret->registering = control->exporting;
 	ret->memory_bytes = control->memory_bytes;

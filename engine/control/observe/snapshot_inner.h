@@ -118,6 +118,7 @@ struct snapshot {
 	bool stopping, keeper_gone;
 	const char *security;    /* of links between engines: secure_word() */
 	bool unsecured;          /* secure_missing() */
+	int64_t secure_ends_s;   /* secure_ends_s() */
 	unsigned addresses_gone; /* bits of addresses_here(): net/address.h */
 	bool registering;        /* control.exporting: it has not joined the cluster */
 	uint64_t memory_bytes, populated_bytes; /* as in struct control */

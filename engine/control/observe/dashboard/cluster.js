@@ -21,7 +21,7 @@ const FINDING_WORDS = {
   seed_silent: "a seed leads to no member", engine_refused: "an engine is refused",
   client_refused: "a client is refused", client_denied: "a client may not do that",
   keeper_gone: "the keeper has ended", address_gone: "an address of this host is gone",
-  unsecured: "links are unsecured",
+  unsecured: "links are unsecured", certificate_ends: "a certificate ends soon",
 };
 
 function wordsOfFinding(finding) {

@@ -302,6 +302,21 @@ static void lose_addresses(void)
 	s.addresses_gone = 1u << ADDRESS_CLUSTER;
 }
 
+static void a_certificate_is_a_finding_14_days_before_its_end(void **state)
+{
+	(void)state;
+	setup(NULL);
+	s.unix_ms = 1700000000999;
+	s.secure_ends_s = 1700000000 + 14 * 86400;
+	make();
+	assert_int_equal(health.count, 0);
+	s.secure_ends_s--;
+	make();
+	only(FINDING_certificate_ends,
+		"a certificate or CRL of cluster.tls_dir ends in 335 h: replace the files, which are read again by themselves",
+		FINDING_COUNT);
+}
+
 static void the_states_of_the_engine_are_findings(void **state)
 {
 	(void)state;
@@ -448,6 +463,7 @@ static void everything_wrong(void)
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "gone", s.members % 2 ? SNAPSHOT_DOWN : SNAPSHOT_SILENT);
 	strcpy(s.member[1].software, "2");
+	s.secure_ends_s = 1;
 	s.unsecured = s.stopping = s.keeper_gone = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
 	lose_addresses();

@@ -17,6 +17,7 @@
 #define FILE_BYTES_MAX (1u << 20)
 #define PATH_BYTES 1040
 #define URI_START "peercache:"
+#define AUTH_LEVEL 2 /* of OpenSSL: keys and signatures of 112 bits, as TLS asks */
 
 enum { FILE_CA, FILE_CERT, FILE_KEY, FILE_CRL, FILE_DENY, FILES };
 
@@ -272,6 +273,7 @@ static const char *certificate_verify(const struct certificates *c, X509 *certif
 	if (ctx && X509_STORE_CTX_init(ctx, c->store, certificate, chain) == 1 &&
 		X509_STORE_CTX_set_default(ctx, accepted ? "ssl_client" : "ssl_server") == 1) {
 		X509_STORE_CTX_set_depth(ctx, CERTIFICATES_DEPTH);
+		X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(ctx), AUTH_LEVEL);
 		wrong = X509_verify_cert(ctx) == 1
 				? NULL
 				: X509_verify_cert_error_string(X509_STORE_CTX_get_error(ctx));
@@ -312,9 +314,26 @@ static int own_check(const struct reading *r, struct certificates *c)
 	return 0;
 }
 
+/* Who may write there can put links to files of root there; in a sticky folder only own files. */
+static int folder_check(const struct reading *r)
+{
+	struct stat st;
+
+	if (stat(r->folder, &st) < 0)
+		return refused(r, ".", "%s", strerror(errno));
+	if (st.st_uid != 0 && st.st_uid != geteuid())
+		return refused(r, ".", "it belongs to another user, who can change it");
+	if (st.st_mode & TRUSTED_MODES && !(st.st_mode & S_ISVTX))
+		return refused(r, ".", "other users may change it: chmod 755");
+	return 0;
+}
+
 static int files_take(struct reading *r, struct certificates *c)
 {
-	int status = file_read(r, FILE_CA);
+	int status = folder_check(r);
+
+	if (status == 0)
+		status = file_read(r, FILE_CA);
 
 	if (status > 0)
 		status = chain_take(r, c, false);

@@ -202,7 +202,7 @@ static void keys_write(void *context, int fd)
 	const struct passwd *user;
 	struct certificates *certificates = NULL;
 	struct psk_file file;
-	char why[PSK_WHY_BYTES];
+	char why[PSK_WHY_BYTES], name[ADDRESS_TEXT_BYTES];
 	int status;
 
 	if (d->user && geteuid() == 0 && user_find(d->user, &user) == 0 &&
@@ -212,8 +212,17 @@ static void keys_write(void *context, int fd)
 	status = d->s->cluster_tls_dir[0]
 			 ? certificates_read(d->s->cluster_tls_dir, &certificates, why)
 			 : psk_file_read(d->s->cluster_psk_file, &file, why);
+	if (d->s->engine_name[0])
+		snprintf(name, sizeof(name), "%s", d->s->engine_name);
+	else
+		address_text(d->s->cluster_address, (unsigned)d->s->cluster_port, name);
 	if (status < 0)
 		status = dprintf(fd, "%s", why);
+	else if (certificates && (d->s->engine_name[0] || strcmp(d->s->cluster_address, "auto")) &&
+		 !certificate_names(certificates->own, d->s->cluster_id, name))
+		status =
+			dprintf(fd, "cert.pem has no URI peercache:%s/%s: it is not of this engine",
+				d->s->cluster_id, name);
 	else
 		status = dprintf(fd, "+%lld",
 			certificates ? (long long)certificates->ends_s : (long long)INT64_MAX);

@@ -38,7 +38,6 @@ new_certs_dir = .
 certificate = ca.pem
 private_key = ca-key.pem
 default_md = sha256
-default_crl_days = 30
 policy = any
 unique_subject = no
 [any]
@@ -95,11 +94,12 @@ commonName = optional
                 text += file.read()
         replace(f"{folder}/ca.pem", text)
 
-    def revoke(self, kept, *folders):
-        """Puts the certificate on the CRL, which the folders get."""
+    def revoke(self, kept, *folders, seconds=86400):
+        """Puts the certificate on the CRL, which ends then and which the folders get."""
         if kept:
             self.openssl("ca", "-config", "config", "-revoke", kept)
-        self.openssl("ca", "-config", "config", "-gencrl", "-out", "crl")
+        self.openssl("ca", "-config", "config", "-gencrl", "-crlsec", str(int(seconds)), "-out",
+                     "crl")
         with open(os.path.join(self.folder, "crl"), encoding="ascii") as file:
             text = file.read()
         for folder in folders:

@@ -169,6 +169,11 @@ class Members(Certificates):
         engines.restart(0)
         self.left(engines, "its certificate has expired")
 
+    def test_links_end_with_the_list_that_vouches_for_them(self):
+        engines = self.certified(2, ["cluster.dead_after_ms=1000"])
+        self.ca.revoke(None, self.folders[0], seconds=6 * harness.SLOW)
+        self.left(engines, "CRL has expired")
+
     def test_files_that_are_wrong_change_nothing(self):
         engines = self.certified(2)
         for name, text, why in (("key.pem", "no key\n", "no key without a password"),
@@ -193,7 +198,11 @@ class Members(Certificates):
         self.ca.engine(os.path.join(self.folder, "a"), "a")
         self.ca.engine(os.path.join(self.folder, "b"), "b")
         folder = os.path.join(self.folder, "a")
-        for change, why in ((lambda: os.chmod(f"{folder}/key.pem", 0o644), "chmod 600"),
+        for change, why in ((lambda: os.chmod(folder, 0o777), "chmod 755"),
+                            (lambda: os.chmod(folder, 0o755) or
+                             self.ca.engine(folder, "c"), "peercache:default/a"),
+                            (lambda: self.ca.engine(folder, "a") and
+                             os.chmod(f"{folder}/key.pem", 0o644), "chmod 600"),
                             (lambda: os.rename(os.path.join(self.folder, "b/key.pem"),
                                                f"{folder}/key.pem"), "not the key of cert.pem")):
             change()

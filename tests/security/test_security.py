@@ -252,6 +252,8 @@ class Keys(Secured):
         for settings, words in (
                 (["cluster.security=required"], "peercachectl keygen"),
                 (["cluster.security=none", f"cluster.psk_file={self.key}"], "take one of them out"),
+                (["cluster.tls_dir=/x", f"cluster.psk_file={self.key}"], "take one of them out"),
+                (["cluster.tls_dir=/x", "cluster.id=a/b"], "has a /"),
                 ([f"cluster.psk_file={readable}"], "chmod 600"),
                 (["cluster.psk_file=/nowhere/key"], "No such file")):
             command = [harness.program("engine/peercache-engine"), "--check"]

@@ -646,7 +646,8 @@ static bool hello_finds_room(struct control *control, struct rpc_link *link, con
 
 /* ---- Hellos of the engine itself, of seeds and of visitors ----------------------------------- */
 
-static void hello_from_self(struct control *control, struct rpc_link *link)
+/* True, as member_hello(). */
+static bool hello_from_self(struct control *control, struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
 	struct member_texts texts;
@@ -671,6 +672,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 			link->from, texts.name);
 	}
 	rpc_link_close(link);
+	return true;
 }
 
 /*
@@ -839,8 +841,7 @@ static bool hello_accepted(struct control *control, struct rpc_link *link, const
 {
 	const struct refused_engine who = {.link = link, .member = hello->self, .name_taken = true};
 
-	if (!hello_check_certificate(control, link, hello->self) ||
-		!hello_check_values(control, link, hello))
+	if (!hello_check_values(control, link, hello))
 		return false;
 	if (hello->refusal && hello->refusal[0]) {
 		hello_refused_by(control, &who, hello->refusal);
@@ -858,10 +859,10 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	if (!hello_well_formed(hello))
 		return false;
-	if (hello->self->incarnation == control->incarnation) {
-		hello_from_self(control, link);
+	if (!hello_check_certificate(control, link, hello->self))
 		return true;
-	}
+	if (hello->self->incarnation == control->incarnation)
+		return hello_from_self(control, link);
 	if (control->members->leaving) {
 		rpc_link_close(link);
 		return true;

@@ -55,6 +55,7 @@ struct secure {
 	char identity[KEY_ID_BYTES];       /* of the first key */
 	struct certificates *certificates; /* instead of keys; NULL: keys */
 	uintptr_t epoch; /* of the certificates: links of others are verified again */
+	bool ended;      /* the first of them */
 	struct works *works;
 	struct net_timer *timer;
 	struct key_reading *reading;
@@ -134,14 +135,18 @@ static bool key_valid(const struct psk_file *file, uint64_t id)
 /* OpenSSL's own verification has ended with `good`; the list refuses more. */
 static int certificate_verified(int good, X509_STORE_CTX *store)
 {
-	const SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+	SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
 
-	if (!good || X509_STORE_CTX_get_error_depth(store) ||
-		!certificate_denied(
-			secure_of(ssl)->certificates, X509_STORE_CTX_get_current_cert(store)))
+	if (!good || X509_STORE_CTX_get_error_depth(store))
 		return good;
-	X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REJECTED);
-	return 0;
+	if (certificate_denied(
+		    secure_of(ssl)->certificates, X509_STORE_CTX_get_current_cert(store))) {
+		X509_STORE_CTX_set_error(store, X509_V_ERR_CERT_REJECTED);
+		return 0;
+	}
+	if (SSL_get_SSL_CTX(ssl) == secure_of(ssl)->ctx)
+		SSL_set_app_data(ssl, (void *)secure_of(ssl)->epoch);
+	return 1;
 }
 
 static bool certificates_use(SSL_CTX *ctx, const struct certificates *c)
@@ -200,14 +205,13 @@ struct ssl_st *secure_session(struct control *control, bool accepted)
 	return ssl;
 }
 
-/* The link is verified again after other files were read; before, only time can change it. */
+/* Verified again after other files were read, and when a CA or CRL has ended. */
 static bool certificate_proven(SSL *ssl, unsigned *budget, char why[SECURE_WHY_BYTES])
 {
 	const struct secure *secure = secure_of(ssl);
 	X509 *certificate = SSL_get0_peer_certificate(ssl);
 	const char *wrong = certificate ? NULL : "it has shown no certificate";
-	bool same = SSL_get_SSL_CTX(ssl) == secure->ctx ||
-		    (uintptr_t)SSL_get_app_data(ssl) == secure->epoch;
+	bool same = (uintptr_t)SSL_get_app_data(ssl) == secure->epoch;
 
 	if (same && !wrong && X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0)
 		wrong = "its certificate has expired";
@@ -323,6 +327,7 @@ static int certificates_take(struct secure *secure, struct certificates *certifi
 	secure->ctx = ctx;
 	secure->certificates = certificates;
 	secure->epoch++;
+	secure->ended = false;
 	log_info(
 		"cluster.tls_dir: read%s; the first of its certificates and CRLs ends in %lld days",
 		certificates->denied ? ", with a list deny" : "",
@@ -367,12 +372,16 @@ static int secure_take(struct secure *secure, struct key_reading *r)
 {
 	struct certificates *certificates = r->certificates;
 
-	secure->version = r->version;
+	int status = 0;
+
 	r->certificates = NULL;
 	if (certificates)
-		return certificates_take(secure, certificates);
-	keys_take(secure, &r->file);
-	return 0;
+		status = certificates_take(secure, certificates);
+	else
+		keys_take(secure, &r->file);
+	if (status == 0)
+		secure->version = r->version;
+	return status;
 }
 
 static void key_reading_run(struct work *work, unsigned part)
@@ -407,7 +416,8 @@ static void key_reading_done(struct work *work)
 	if (r->status == 0) {
 		secure->error[0] = '\0';
 		if (secure_take(secure, r) < 0)
-			log_error("cluster.tls_dir: no memory; it is read again");
+			log_error(
+				"cluster.tls_dir: no memory for its certificates; they are read again");
 		else
 			(void)net_timer_set(secure->timer, SECURE_SOON_US);
 	}
@@ -418,9 +428,15 @@ static void keys_look(void *context)
 {
 	struct secure *secure = context;
 	uint64_t asked = shm_load64(&secure->asked);
-	bool more = secure->verify && secure->verify(secure->control);
+	int64_t ends_s = secure_ends_s(secure->control);
 	struct key_reading *reading;
+	bool more;
 
+	if (ends_s && !secure->ended && time(NULL) >= ends_s) {
+		secure->ended = true;
+		secure->epoch++;
+	}
+	more = secure->verify && secure->verify(secure->control);
 	(void)net_timer_set(secure->timer, more ? SECURE_SOON_US : SECURE_PERIOD_US);
 	if (secure->reading || more)
 		return;
@@ -484,6 +500,12 @@ static int secure_wanted(const struct settings *s)
 	if (key && certificates) {
 		log_error(
 			"cluster.psk_file and cluster.tls_dir are both set, and links have a key or certificates: take one of them out");
+		return -EINVAL;
+	}
+	if (certificates && strchr(s->cluster_id, '/')) {
+		log_error(
+			"cluster.id = %s has a /, which ends the name of the cluster in certificates (cluster.tls_dir): take another name",
+			s->cluster_id);
 		return -EINVAL;
 	}
 	if (s->cluster_security == SECURITY_REQUIRED && !key && !certificates) {

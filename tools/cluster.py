@@ -276,10 +276,15 @@ class Cluster:
         return []
 
     def names(self):
-        """Those that engines have by default."""
-        return [f"[{a}]:{p}" if ":" in a else f"{a}:{p}" for a, p in zip(self.address, self.port)]
+        """Those of the engines, as their settings say."""
+        def name(i):
+            of = dict(value.split("=", 1) for value in self.values(i))
+            host = of["cluster.address"]
+            return of.get("engine.name") or \
+                f"{f'[{host}]' if ':' in host else host}:{of['cluster.port']}"
+        return [name(i) for i in range(self.nodes)]
 
-    def command(self, i):
+    def values(self, i):
         seeds = ",".join(f"{a}:{p}" for a, p in zip(self.address[:2], self.port[:2]))
         values = [f"engine.socket={self.sockets[i]}", f"engine.pool_bytes={self.pool_bytes}",
                   f"cluster.address={self.address[i]}", f"cluster.port={self.port[i]}",
@@ -287,9 +292,11 @@ class Cluster:
                   "metrics.port=0"] + self.settings
         if self.disk:
             values.append(f"disk.paths={self.disks[i]}")
-        values += self.own[i]
+        return values + self.own[i]
+
+    def command(self, i):
         command = self.before + [self.engine]
-        for value in values:
+        for value in self.values(i):
             command += ["--set", value]
         return (["ip", "netns", "exec", self.netns.names[i]] if self.netns else []) + command
 

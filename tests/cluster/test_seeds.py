@@ -74,6 +74,8 @@ class SeedTest(harness.ClusterTest):
     def until(self, condition, what):
         return harness.wait_for(condition, 60, what)
 
+os.environ.pop("PEERCACHE_SECURE", None)  # strangers here speak no TLS
+
 
 class Stranger:
     """Listens on a port of loopback; answers each connection with `answer`, or with nothing."""

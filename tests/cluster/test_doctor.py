@@ -213,7 +213,7 @@ class Trees(Cases):
         self.assertEqual(whole["huge_pages"], 532 + 516)
         unknown = {f["check"] for f in findings if f["state"] == "unknown"}
         self.assertEqual(unknown, {"settings", "engine", "versions", "settings in use", "address",
-                                   "seeds", "ports", "time", "disk", "peer"})
+                                   "keys", "seeds", "ports", "time", "disk", "peer"})
 
     def test_each_broken_host_is_named_with_its_fix(self):
         for name, (files, values, check, where, fix) in TREES.items():
@@ -309,7 +309,7 @@ class Usage(Cases):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"found +vm.swappiness: /proc/sys/vm/swappiness: 60: .*\n"
                                       r" +fix: echo 1 \| tee /proc/sys/vm/swappiness\n"
-                                      r"1 to mend, 10 not known\n$")
+                                      r"1 to mend, 11 not known\n$")
 
     def test_an_ignored_sigchld_of_the_caller_changes_nothing(self):
         words = ["doctor", *small(f"engine.socket={self.folder()}/e.sock")]

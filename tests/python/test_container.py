@@ -183,6 +183,8 @@ class Cluster:
         nodes_connect(self.nodes)
         with open(os.path.join(image, "etc", "hosts"), "a", encoding="ascii") as file:
             file.write("".join(f"{node.address} peercache\n" for node in self.nodes))
+        run("chroot", image, "sh", "-c",  # what the volume of the Secret has
+            "mkdir -p /etc/peercache && peercachectl keygen /etc/peercache/key")
         self.groups = [self.limits.make_limited(f"engine{i}", 4 * POOL_MIB) for i in (1, 2)]
         self.logs = [os.path.join(folder, f"engine{i}.log") for i in (1, 2)]
         self.pods = [self.start(i, image, f"engine{i}") for i in (0, 1)]

@@ -482,7 +482,7 @@ class Keys(unittest.TestCase):
                                "n" * 64 + ":1"],
             "local_hostname": [["h"], "h" * 64], "node_id": [["n"], "n" * 64, "a\nb", True],
             "prefix": [["p"], {"p": 1}], "extra_backend_tag": [["t"]],
-            "namespace_secret_file": [["/x"]],
+            "namespace_secret_file": [["/x"]], "psk_file": [["/x"]], "tls_dir": [["/x"]],
             "engine_socket": [["/x"], "/" + "x" * 107], "engine_path": [["/x"]],
             "engine_log": [{"x": 1}], "engine_start": ["maybe", 2, [True]],
             "engine_keep": ["keep"], "interface_v1": ["v1", [1], "0", "false", "No", " off"],

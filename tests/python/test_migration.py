@@ -306,7 +306,8 @@ class Page(unittest.TestCase):
         self.assertEqual(without - set(OLD["keys"]), set())
         self.assertLessEqual(set(migration.VALUES), set(config.READERS))
         self.assertEqual(config.OURS & set(OLD["keys"]), set())
-        stays = {"namespace_secret_file"}  # with it a config of PeerCache 0.8 is still one
+        # with them a config of PeerCache 0.8 is still one
+        stays = {"namespace_secret_file", "psk_file", "tls_dir"}
         self.assertEqual(config.OURS | stays,
                          set(config.READERS) - set(OLD["keys"]) - config.SGLANG)
         for name in OLD["methods"]:

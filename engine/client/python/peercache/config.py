@@ -233,7 +233,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": path(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": path(), "engine_log": path(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
-    "namespace_secret_file": path(),
+    "namespace_secret_file": path(), "psk_file": path(1000), "tls_dir": path(1000),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
     "interface_v1": flag_of_sglang, "extra_backend_tag": verbatim, "prefix": verbatim,
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
@@ -385,6 +385,9 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
             put("discovery_addr", "cluster.address", "auto")
     if host:
         put("local_hostname", "cluster.address", host)
+    for name in ("psk_file", "tls_dir"):
+        if name in given:
+            put(name, "cluster." + name, given[name])
     beat = given.get("heartbeat_interval", HEARTBEAT_MS)
     dead = given.get("member_ttl", max(DEAD_AFTER_MS, 3 * beat))
     if dead < 2 * beat:

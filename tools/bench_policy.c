@@ -204,8 +204,7 @@ static uint64_t clock_of_calls(void)
 
 static void engine_touch(struct cache *c, uint32_t block)
 {
-	pool_touch(c->pool, c->note[block]);
-	c->weight.used++;
+	c->weight.used += pool_touch(c->pool, c->note[block]);
 }
 
 /* Makes room for the rest of the call at once. A pool has whole chunks: `capacity` is kept here. */

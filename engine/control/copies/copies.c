@@ -637,7 +637,7 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	if (!c || control->exporting || control->stopping)
 		return OP_PEER_DOWN;
 	if (e) {
-		pool_touch(control->rail[place_rail(e->place)].pool, e->place);
+		(void)pool_touch(control->rail[place_rail(e->place)].pool, e->place);
 		return OP_HIT;
 	}
 	if (!wish_is_possible(wish))

@@ -283,9 +283,14 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	return made < want ? made + evict_victims(evict, room, want - made, false) : made;
 }
 
+bool evict_keeps(const struct evict *evict, uint32_t batch)
+{
+	return used_weight_keeps(&evict->weight, batch) && !tier_keeps_up(evict->control);
+}
+
 static void keeps_tell(struct evict *evict)
 {
-	evict->keeps_told = evict->weight.keeps;
+	evict->keeps_told = !evict->keeps_told;
 	log_info(
 		evict->keeps_told
 			? "eviction: old pages stay and new ones go first: nearly all pages that came back had been evicted; a larger pool would keep them"
@@ -316,7 +321,7 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	if (room.must > room.want)
 		room.must = room.want;
 	made = evict_room(evict, &room);
-	if (evict->weight.keeps != evict->keeps_told)
+	if (evict_keeps(evict, 1) != evict->keeps_told)
 		keeps_tell(evict);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
@@ -332,8 +337,8 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 void page_touched(struct control *control, uint32_t place)
 {
 	if (place_rail(place) < control->rails)
-		pool_touch(control->rail[place_rail(place)].pool, place);
-	control->evict->weight.used++;
+		control->evict->weight.used +=
+			pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
 static void page_stored_again(struct control *control, enum evicted from)
@@ -354,7 +359,7 @@ void page_again(struct control *control, const struct location *at, enum evicted
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=
 			pool_last(pool, at->place, at->generation);
-	else if (pool && from != EVICTED_NOT && control->evict->weight.keeps)
+	else if (pool && from != EVICTED_NOT && evict_keeps(control->evict, 1))
 		page_stored_again(control, from);
 	else if (pool && pool_again(pool, at->place, at->generation) && from != EVICTED_NOT)
 		page_stored_again(control, from);

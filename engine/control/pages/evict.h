@@ -77,7 +77,7 @@ struct evict {
 	/* slots that are granted to channels, or were by an earlier engine and are not returned */
 	uint64_t credits;
 	struct used_weight weight;
-	bool keeps_told; /* of weight.keeps, in the log */
+	bool keeps_told; /* what the log says of evict_keeps() */
 };
 
 int evict_open(struct control *control);
@@ -95,6 +95,11 @@ void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
  * reserve.
  */
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns);
+/*
+ * Whether the pages of a client's batch of this number are to be evicted before older ones, see
+ * used_weight_keeps(). Not with a disk: pages that are on it, the older ones, leave memory first.
+ */
+bool evict_keeps(const struct evict *evict, uint32_t batch);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
 void evict_take_away(
 	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation);

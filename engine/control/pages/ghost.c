@@ -20,6 +20,7 @@
 #define RATIO_MAX 8u
 /* pages that come back for each use of one that is here, above which old pages are kept */
 #define KEEPS_LATE 8u
+#define KEEPS_USED 2u    /* uses for each of those, above which no more old pages are kept */
 #define KEEPS_PAGES 128u /* fewer pages that come back prove nothing */
 #define KEEPS_POOLS 8u   /* evictions, in pools, after which order by last use is tried again */
 #define STEP 2u /* of the weight: a whole pool of ghosts of one queue multiplies it by e^2 */
@@ -140,13 +141,14 @@ void ghosts_close(struct ghosts *ghosts)
 /*
  * Prompts that come back in turn, all of them before the first one again, are a loop. If it is
  * longer than the pool is large, order by last use evicts each page just before its use. A loop
- * shows by pages that come back, and nearly all of them late. Old pages are then kept until half of
+ * shows by pages that come back, and nearly all of them late. Old pages are then kept until most of
  * what comes back is here, or as many pages as the pool has were new: these are other prompts. Nor
  * are they kept for long, because pages that come back soon may come late now, too.
  */
 static void used_weight_judge(struct used_weight *weight, uint64_t pages)
 {
-	bool stays = weight->used <= weight->late && weight->since < KEEPS_POOLS * pages &&
+	bool stays = weight->used <= KEEPS_USED * weight->late &&
+		     weight->since < KEEPS_POOLS * pages &&
 		     weight->since < pages + weight->since_late;
 
 	if (weight->keeps ? stays

@@ -554,17 +554,18 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 	return 0;
 }
 
-void pool_touch(struct pool *pool, uint32_t place)
+bool pool_touch(struct pool *pool, uint32_t place)
 {
 	uint32_t slot = pool_locate(pool, place);
 	struct slot *page = slot == NONE ? NULL : &pool->slots[slot];
 	struct chunk *chunk;
 
 	if (!page || page->state != SLOT_PAGE)
-		return;
+		return false;
 	chunk = slot_chunk(pool, slot);
 	chunk->used_at = pool->published;
 	queue_use(pool, slot);
+	return true;
 }
 
 /* ---- bytes and CRCs of pages ----------------------------------------------------------------- */

@@ -101,10 +101,10 @@ void pool_rest(struct pool *pool);
  */
 void pool_order(struct pool *pool, uint32_t before);
 /*
- * Marks a page as used. A place without a page is ignored, because touches are hints that also
- * come from other hosts.
+ * Marks a page as used. False: there is no page at this place; touches are hints that also come
+ * from other hosts.
  */
-void pool_touch(struct pool *pool, uint32_t place);
+bool pool_touch(struct pool *pool, uint32_t place);
 
 /*
  * The page at `place`, which was just published, is one that was used again: it was evicted from

@@ -537,7 +537,7 @@ static bool tier_known(struct control *control, const struct page_key *key, uint
 	*ret = (struct ctl_done){.status = OP_MISS};
 	if (e) {
 		/* published since the client has looked, or the directory lacks its entry */
-		pool_touch(control->rail[place_rail(e->place)].pool, e->place);
+		(void)pool_touch(control->rail[place_rail(e->place)].pool, e->place);
 		*ret = page_here(e);
 		return true;
 	}

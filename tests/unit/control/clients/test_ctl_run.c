@@ -422,6 +422,9 @@ static void new_batches_go_first_while_old_pages_are_kept(void **state)
 	put(&client, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 0});
 	turns();
 	assert_int_equal(weight->used, 5);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 1});
+	turns();
+	assert_int_equal(weight->used, 5); /* no page starts there */
 	client_close(&client);
 }
 

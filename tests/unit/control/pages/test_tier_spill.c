@@ -151,12 +151,16 @@ static void the_reserve_waits_for_a_disk_that_keeps_up(void **state)
 {
 	(void)state;
 	fill_pools(100, false);
+	control.evict->weight.keeps = true;
 	assert_true(tier_keeps_up(&control));
+	assert_false(evict_keeps(control.evict, 1));
 	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
 	assert_in_range(control.counter[COUNTER_pages_evicted], 0, count(DISK_WRITE));
 	burst(2000, 2 * count(DISK_WRITE) + 8);
 	assert_true(control.counter[COUNTER_disk_drops] > 0);
 	assert_false(tier_keeps_up(&control));
+	control.evict->weight.keeps = true;
+	assert_true(evict_keeps(control.evict, 1));
 	wait_for(TIER_BEHIND_NS);
 	assert_true(tier_keeps_up(&control));
 }

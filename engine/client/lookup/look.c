@@ -576,6 +576,8 @@ struct look_pass {
 	struct pc_batch *batch;
 	const struct map_shared *shared; /* the map of the session */
 	uint32_t epoch;                  /* of the map, loaded before anything else of it */
+	const struct bucket *shard;      /* of this host */
+	uint32_t mask;                   /* of its buckets */
 };
 
 /* ADDED_NOT: another owner, one without a run, or the map has changed; nothing was done. */
@@ -641,10 +643,10 @@ __attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
 }
 
 /* Prefetches what the look-up of a key that comes soon reads on this host. */
-static inline void look_expect(const struct client_session *session, const struct page_key *key)
+static inline void look_expect(const struct look_pass *pass, const struct page_key *key)
 {
-	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
-	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
+	__builtin_prefetch(&pass->shared->slot[map_slot_of(key)]);
+	__builtin_prefetch(&pass->shard[dir_bucket_masked(key, pass->mask)]);
 }
 
 /* Begins the look-up of a page by itself. It may be done already. */
@@ -658,7 +660,9 @@ void look_all(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 	const struct map_shared *shared = &ch->session->status->map;
-	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch)};
+	const struct client_session *session = ch->session;
+	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch),
+		session->shard, (1u << session->bucket_bits) - 1};
 	uint32_t count = b->count, others = 0, i = 0;
 	const struct cache_set *cache = ch->cache;
 	bool room = ch->map && ch->map->members;
@@ -667,7 +671,7 @@ void look_all(struct pc_batch *b)
 
 	for (; i < count && likely(room); i++, p++) {
 		if (likely(i + LOOK_AHEAD < count))
-			look_expect(ch->session, &p[LOOK_AHEAD].key);
+			look_expect(&pass, &p[LOOK_AHEAD].key);
 		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
 			others++;
 			look_alone(b, i);

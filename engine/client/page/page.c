@@ -164,14 +164,14 @@ __attribute__((noinline)) static void notice_wanted(
 {
 	struct pc_channel *ch = b->channel;
 	struct cache_entry *e = cache_numbered(ch, p->cached, &p->key);
+	uint32_t now_ms = channel_now_ms(ch);
 
 	if (unlikely(!e))
 		e = cache_find(ch, &p->key);
 	/* cache_set.seen_ms stays: the look-up did not confirm the location */
-	if (e && b->head && channel_now_ms(ch) - e->touched_ms >= TOUCH_HEAD_NS / 1000000)
-		notice_tell(ch, e, false, channel_now_ms(ch));
-	else if (e)
-		notice_again(ch, e, channel_now_ms(ch));
+	if (e && (cache_touch_due(e, now_ms) ||
+			 (b->head && now_ms - e->touched_ms >= TOUCH_HEAD_NS / 1000000)))
+		notice_tell(ch, e, false, now_ms);
 }
 
 /* ---- comparing with the CRC ------------------------------------------------------------------ */

@@ -4,13 +4,15 @@
  * that is; with --imported into ordinary memory that this process registers with the NICs. Stores
  * pages through the first engine, reads them through the second one in batches of each given
  * length, and compares every byte. --segments cuts each page into that many pieces of different
- * lengths, which lie in memory in reverse order.
+ * lengths, which lie in memory in reverse order. --until-eof reads until stdin ends, and then once
+ * more; a wrong page ends it.
  *
  * Started by test_staging.py, test_extents.py and test_import.py. Prints one JSON object: the
  * number of extents that the second engine has registered and, for each batch length, the results
  * of the pages.
  */
 #include <getopt.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +24,7 @@
 struct staged {
 	uint64_t page_bytes;
 	unsigned count, segments;
-	bool registered, imported;
+	bool registered, imported, until_eof;
 	/* memory of the destination segments; those of page i lie in its i-th page_bytes */
 	unsigned char *memory;
 	unsigned char *whole; /* scratch memory for one page as one piece */
@@ -170,7 +172,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"page-bytes", 1, NULL, 'b'},
 		{"pages", 1, NULL, 'n'}, {"batch", 1, NULL, 'k'}, {"segments", 1, NULL, 's'},
-		{"registered", 0, NULL, 'r'}, {"imported", 0, NULL, 'i'}, {NULL, 0, NULL, 0}};
+		{"registered", 0, NULL, 'r'}, {"imported", 0, NULL, 'i'},
+		{"until-eof", 0, NULL, 'u'}, {NULL, 0, NULL, 0}};
 	unsigned batch[BATCHES_MAX], batches = 0;
 	struct staged s = {.page_bytes = 4096, .count = 4096, .segments = 1};
 	json_object *all = json_object_new_object(), *report;
@@ -188,6 +191,7 @@ int main(int argc, char **argv)
 			break;
 		case 'r': s.registered = true; break;
 		case 'i': s.imported = true; break;
+		case 'u': s.until_eof = true; break;
 		case 'k':
 			if (batches == BATCHES_MAX)
 				die("more than %u lengths of batches", BATCHES_MAX);
@@ -207,6 +211,13 @@ int main(int argc, char **argv)
 		(uint64_t)json_number(json_get(report, "figures"), "client_extents"));
 	json_object_put(report);
 	store(&s, pc[0]);
+	while (s.until_eof && !poll(&(struct pollfd){.fd = 0, .events = POLLIN}, 1, 0)) {
+		json_object *got = fetch(&s, pc[1], batch[0]);
+
+		if (json_number(got, "wrong"))
+			die("%s", json_object_to_json_string(got));
+		json_object_put(got);
+	}
 	for (unsigned i = 0; i < batches; i++) {
 		char name[16];
 

@@ -15,8 +15,14 @@ from typing import Any, Sequence
 from peercache import config
 from peercache.trial import card, claims, host, measure, report
 from peercache.trial.engines import Engines
-from peercache.trial.frame import Refused, Step, Stopped, Trial, take_lock
+from peercache.trial.frame import Answer, Refused, Step, Stopped, Trial, take_lock
 
+# What is not built: a step of each says so.
+BY_HAND = (
+    ("ports: taken down and up", "ip link set DEV down while peercache-bench get --timeline runs"),
+    ("cores: what interrupts them", "read the kernel's tracer osnoise or hwlat on these cores"),
+    ("pools: NUMA nodes", "read numa_maps of the engine's process in proc"),
+    ("SGLang: hits, time to the first token", "run peercache-bench served with two servers"))
 ROOM = 64 << 20  # bytes that the folder of the report must have free
 EPILOG = """\
 Exit status:
@@ -108,6 +114,10 @@ def make_folder(output: str) -> str:
         raise Refused(f"--output {output}: {error.strerror}") from None
 
 
+def by_hand(_trial: Trial, do: str) -> Answer:
+    return Answer("unknown", "the trial does not measure it yet", do)
+
+
 def steps_of(trial: Trial, engines: Engines) -> list[Step]:
     """All steps in their order."""
     def step(name: str, call: Any, *words: Any) -> Step:
@@ -130,6 +140,7 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
             *(two if trial.options.peer else one),
             step("cores: gaps", measure.cores, engines),
             step("ports: counters after", host.count_after),
+            *(step(name, by_hand, do) for name, do in BY_HAND),
             step("claim", claims.judge),
             *([step("peer: end", measure.part, engines)] if trial.options.peer else [])]
 

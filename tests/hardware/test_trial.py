@@ -38,12 +38,12 @@ class TrialTest(unittest.TestCase):
                 harness.program("tests/connectx/libsoftconnectx.so"), "--devices", str(devices),
                 "--link", link, "--odd", odd]
 
-    def trial(self, *words, devices=2, link="roce", odd="", **env):
+    def trial(self, *words, devices=2, link="roce", odd="", quick=True, **env):
         """Starts a quick trial. odd: how its ports differ, of tests/connectx/odd.c."""
         before = self.before(devices, link, odd) if devices else []
         process = subprocess.Popen(
-            [*before, harness.program("tools/peercachectl"), "trial", "--quick", "--pool-bytes",
-             "64MiB", "--output", self.output, *words], env={**self.env, **env},
+            [*before, harness.program("tools/peercachectl"), "trial", *["--quick"] * quick,
+             "--pool-bytes", "64MiB", "--output", self.output, *words], env={**self.env, **env},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)

@@ -185,7 +185,7 @@ class Peer(TrialTest):
             self.assertEqual({step["answer"] for step in found}, {"yes"}, err)
             said = " ".join(step["text"] for step in found)
             self.assertIn("the peer read for", said)
-            self.assertIn("0 misses, 0 wrong", said)
+            self.assertIn("0 misses of ", said)
         self.assert_left_nothing()
 
     def test_a_peer_that_disappears_is_said(self):

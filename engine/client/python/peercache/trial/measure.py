@@ -4,6 +4,7 @@
 Every page is one of `peercache-bench`, which knows its bytes: a wrong one is "no" and ends it.
 """
 
+import itertools
 import json
 import os
 import re
@@ -68,8 +69,10 @@ def bench(trial: Trial, engines: Engines, *words: str, log: str = "bench.log") -
 
 
 def pairs(trial: Trial) -> list[tuple[int, int]]:
-    """Page bytes and batches."""
-    return list(QUICK) if trial.options.quick else [(p, b) for p in PAGES for b in BATCHES]
+    """Page bytes and batches; a batch that fills the pool would evict itself."""
+    return [(page, batch) for page, batch in (
+        QUICK if trial.options.quick else itertools.product(PAGES, BATCHES))
+        if page * batch <= trial.options.working_set]
 
 
 def read_bytes(trial: Trial, engines: Engines, *more: str, turn: int = 0) -> Answer:

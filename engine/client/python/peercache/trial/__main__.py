@@ -128,7 +128,9 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
            step("churn: evictions and a kill", measure.churn, engines),
            step("churn: restart", measure.restart, engines)]
     two = [step("bytes: one process", measure.with_peer, engines, 0),
-           step("bytes: the other way", measure.with_peer, engines, 1)]
+           step("bytes: the other way", measure.with_peer, engines, 1),
+           *(step(name, by_hand, "type the command on each host without --peer, too")
+             for name in ("bytes: ib_read_bw, ib_read_lat", "bytes: several processes", "churn"))]
     return [step("host: software", host.see_software),
             step("host: doctor", host.see_doctor, engines),
             step("ports: state", host.see_ports),

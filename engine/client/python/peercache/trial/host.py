@@ -125,8 +125,9 @@ def see_ports(trial: Trial) -> Answer:
             wrong.append(f"there is no {name}")
             continue
         unknown = [key for key, value in facts.items() if value is None]
+        pcie = f"{facts['pcie_speed']} x{facts['pcie_width']}" if facts["pcie_width"] else "unknown"
         told.append(f"{name} {facts['link']} {facts['rate']}, firmware {facts['firmware']}, PCIe "
-                    f"{facts['pcie_speed']} x{facts['pcie_width']}, {len(facts['gids'])} GIDs"
+                    f"{pcie}, {len(facts['gids'])} GIDs"
                     + (f" (unknown: {', '.join(unknown)})" if unknown else ""))
         if facts["state"] and "ACTIVE" not in facts["state"]:
             wrong.append(f"{name} is {facts['state']}")

@@ -313,8 +313,9 @@ int uv_device_get(struct uv_device *device)
 	if (rc)
 		goto fail;
 	if (device->odd & UV_ODD_ORDER)
-		dv_soft_faults(
-			device->nic, &(struct dv_fault){.seed = 1, .retransmit_percent = 100});
+		dv_soft_faults(device->nic,
+			&(struct dv_fault){
+				.seed = 1, .retransmit_percent = 100, .retransmit_ns = 100000});
 	device->nic->foreign = device;
 	device->stop = 0;
 	rc = -pthread_create(&device->runner, NULL, run, device);

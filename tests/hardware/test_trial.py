@@ -145,15 +145,6 @@ class Odd(TrialTest):
             self.assertEqual(steps["card: " + name]["answer"], "yes", name)
         self.assertRegex(verdict[0], "Go on: NO.*card: payload before its completion")
 
-    def test_a_response_that_is_repeated_is_told_and_harms_no_page(self):
-        """`order`: of two READs in one doorbell the first may be the younger one."""
-        done = harness.run(
-            [*self.before(2, "ib", "order"), harness.program("engine/peercache-engine"), "--card",
-             "mlx5_0,mlx5_1", "--tries", "20000"], env=self.env, capture_output=True, text=True)
-        steps = {step["name"]: step for step in map(json.loads, done.stdout.splitlines())}
-        self.assertGreater(steps["payload and head in one doorbell"]["against"], 0)
-        self.assertEqual(steps["head READ after the payload"]["against"], 0)
-
     def test_a_path_that_is_narrow_one_way_is_named(self):
         steps, _ = self.steps(odd="way")
         self.assertIn("up to 2048 bytes arrive, 1048576 the other way",

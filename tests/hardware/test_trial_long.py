@@ -33,6 +33,15 @@ class Long(TrialTest):
         self.assertEqual(len(steps["bytes: one process"]["data"]), 8)  # 128 MiB are too many
         self.assert_left_nothing()
 
+    def test_a_response_that_is_repeated_is_told_and_harms_no_page(self):
+        """`order`: of two READs in one doorbell the first may be the younger one."""
+        done = harness.run(
+            [*self.before(2, "ib", "order"), harness.program("engine/peercache-engine"), "--card",
+             "mlx5_0,mlx5_1", "--tries", "3000"], env=self.env, capture_output=True, text=True)
+        steps = {step["name"]: step for step in map(json.loads, done.stdout.splitlines())}
+        self.assertGreater(steps["payload and head in one doorbell"]["against"], 0)
+        self.assertEqual(steps["head READ after the payload"]["against"], 0)
+
     def test_a_disk_that_fills_is_said(self):
         if os.geteuid() or not shutil.which("unshare"):
             self.skipTest("needs root and unshare")

@@ -45,6 +45,7 @@ struct index_entry;
 #define OWNER_REMOVES_MAX (16u << 10)
 /* Limit, over all owners, of updates that no client waits for; above it, removes are dropped */
 #define BACKGROUND_MAX (1u << 20)
+#define DUE_LOOKS 4096            /* updates looked at in one turn of the loop */
 #define DUE_LOOK_MS 50            /* between two looks at the deadlines of updates that wait */
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
@@ -238,6 +239,7 @@ struct owner {
 /* Updates whose waiters are not answered. */
 struct waits {
 	TAILQ_HEAD(, dir_update) list;
+	struct dir_update *next; /* the one to look at next; NULL: a look begins with the first */
 	struct net_timer *timer; /* looks at their deadlines */
 	bool armed;
 };

@@ -31,6 +31,8 @@
 
 static void update_answer(struct directory *dir, struct dir_update *update, enum op_status status)
 {
+	if (dir->waits.next == update)
+		dir->waits.next = TAILQ_NEXT(update, waits);
 	TAILQ_REMOVE(&dir->waits.list, update, waits);
 	update->answered = true;
 	update->status = (uint8_t)status;
@@ -39,26 +41,31 @@ static void update_answer(struct directory *dir, struct dir_update *update, enum
 	net_defer(dir->wake);
 }
 
+/* Without memory for the timer, the next update that waits arms it. */
 static void waits_arm(struct directory *dir)
 {
-	if (dir->waits.armed || TAILQ_EMPTY(&dir->waits.list))
-		return;
-	dir->waits.armed = true;
-	(void)net_timer_set(dir->waits.timer, DUE_LOOK_MS * 1000);
+	uint64_t ms = dir->waits.next ? 1 : DUE_LOOK_MS;
+
+	if (!dir->waits.armed && !TAILQ_EMPTY(&dir->waits.list))
+		dir->waits.armed = net_timer_set(dir->waits.timer, ms * 1000) == 0;
 }
 
 void updates_due(void *context)
 {
 	struct directory *dir = context;
-	struct dir_update *update, *next;
+	struct waits *waits = &dir->waits;
+	struct dir_update *update;
 	uint64_t now_ns = net_now();
 
-	for (update = TAILQ_FIRST(&dir->waits.list); update; update = next) {
-		next = TAILQ_NEXT(update, waits);
+	if (!waits->next)
+		waits->next = TAILQ_FIRST(&waits->list);
+	for (unsigned n = 0; n < DUE_LOOKS && waits->next; n++) {
+		update = waits->next;
+		waits->next = TAILQ_NEXT(update, waits);
 		if (update->waiter.deadline_ns <= now_ns)
 			update_answer(dir, update, OP_TIMEOUT);
 	}
-	dir->waits.armed = false;
+	waits->armed = false;
 	waits_arm(dir);
 }
 

@@ -206,10 +206,7 @@ struct members {
 	unsigned serving;    /* those with rails, as of the last map */
 	unsigned candidates;
 	bool leaving; /* Leave was sent, or the room is being closed */
-	/*
-	 * when a map was made last in which no other engine has rails, and when the first of these
-	 * maps in a row was made; that of the start is one
-	 */
+	/* when a map was made last in which no other engine has rails; that of the start is one */
 	uint64_t sole_last_ns;
 	uint32_t terms;  /* given so far, see struct member */
 	uint64_t digest; /* sum of the hashes of the incarnations of all live members */

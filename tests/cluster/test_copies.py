@@ -184,8 +184,8 @@ class Copies(harness.ClusterTest):
         self.put(sessions[0], ["alone"])
         harness.wait_for(lambda: engines.status(0)["counters"]["storage_missed"] > missed, 60,
                          "what no storage host can take is counted")
-        found = engines.status(0)["health"]["findings"]
-        self.assertIn("storage_missed", [one["id"] for one in found])
+        harness.wait_for(lambda: "storage_missed" in str(engines.status(0)["health"]), 60,
+                         "it is a finding")
         self.assertEqual(self.get(sessions[0], ["alone"]), ["alone"])
         sessions[2].close()
         engines.restart(2)

@@ -34,7 +34,15 @@
 /* the session of the copier's channel and regions; no client has it */
 #define COPIES_SESSION UINT32_MAX
 
+/* One more Offer of a page that is being copied. */
+struct copy_also {
+	SLIST_ENTRY(copy_also) next;
+	struct copy_offer *offer;
+	uint32_t page;
+};
+
 struct copy {
+	SLIST_HEAD(, copy_also) also;
 	TAILQ_ENTRY(copy) next; /* of those that wait */
 	LIST_ENTRY(copy) same;
 	struct copy_wish wish;
@@ -247,9 +255,16 @@ static void copy_leave(struct copies *c, struct copy *copy)
 /* `made`: this host has the page. */
 static void copy_free(struct copies *c, struct copy *copy, bool made)
 {
+	struct copy_also *also;
+
 	LIST_REMOVE(copy, same);
 	if (copy->wish.offer)
 		offer_copy_ended(c->control, copy->wish.offer, copy->wish.page, made);
+	while ((also = SLIST_FIRST(&copy->also))) {
+		SLIST_REMOVE_HEAD(&copy->also, next);
+		offer_copy_ended(c->control, also->offer, also->page, made);
+		free(also);
+	}
 	free(copy);
 }
 
@@ -628,6 +643,21 @@ static bool copies_full(const struct copies *c, const struct copy_wish *wish)
 		       c->waiting_bytes + wish->length > c->pools_bytes / COPIES_WAITING_SHARE);
 }
 
+/* The page is being copied already; an Offer learns of the end. */
+static enum op_status copy_join(struct copy *copy, const struct copy_wish *wish)
+{
+	struct copy_also *also = wish->offer ? malloc(sizeof(*also)) : NULL;
+
+	if (!wish->offer)
+		return OP_HIT;
+	if (!also)
+		return OP_NO_SPACE;
+	*also = (struct copy_also){.offer = wish->offer, .page = wish->page};
+	SLIST_INSERT_HEAD(&copy->also, also, next);
+	offer_copy_began(wish->offer);
+	return OP_HIT;
+}
+
 enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 {
 	struct copies *c = control->copies;
@@ -642,8 +672,9 @@ enum op_status copies_ask(struct control *control, const struct copy_wish *wish)
 	}
 	if (!wish_is_possible(wish))
 		return OP_INVALID;
-	if (copy_find(c, &wish->key))
-		return wish->spare ? OP_NO_SPACE : OP_HIT; /* it may fail: offered again */
+	copy = copy_find(c, &wish->key);
+	if (copy)
+		return copy_join(copy, wish);
 	if (wish->from.ref == control->ref || !member_by_ref(control, wish->from.ref))
 		return OP_PEER_DOWN;
 	copy = copies_full(c, wish) ? NULL : calloc(1, sizeof(*copy));
@@ -785,11 +816,12 @@ void copies_close(struct control *control)
 		copy_leave(c, copy);
 		copy_end(c, copy, OP_CANCELLED);
 	}
-	drain_close(control);
-	storage_close(control);
 	/* without an answer: the slots stay reserved, also for the next engine */
 	for (unsigned i = 0; i < COPIES_FLIGHTS_MAX; i++)
-		free(c->flight[i]);
+		if (c->flight[i])
+			copy_free(c, c->flight[i], false);
+	drain_close(control);
+	storage_close(control);
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (c->rail[i])
 			free(c->rail[i]->memory);

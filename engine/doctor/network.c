@@ -202,7 +202,7 @@ static void keys_write(void *context, int fd)
 	const struct passwd *user;
 	struct certificates *certificates = NULL;
 	struct psk_file file;
-	char why[PSK_WHY_BYTES], name[ADDRESS_TEXT_BYTES];
+	char why[PSK_WHY_BYTES], name[ADDRESS_TEXT_BYTES + NAME_BYTES_MAX];
 	int status;
 
 	if (d->user && geteuid() == 0 && user_find(d->user, &user) == 0 &&

@@ -31,6 +31,7 @@
 
 #define SECURE_PERIOD_US 1000000 /* between two looks at the files and the links */
 #define SECURE_SOON_US 2000      /* the same while links wait to be verified again */
+#define SECURE_AGAIN_S 60        /* links are verified after the first end of a CA or CRL */
 #define CHAIN_BYTES_MAX 32768
 static_assert(PSK_WHY_BYTES == CERTIFICATES_WHY_BYTES, "one text");
 #define KEY_ID_BYTES 17 /* an identity as text: 16 hexadecimal digits and the zero */
@@ -55,7 +56,7 @@ struct secure {
 	char identity[KEY_ID_BYTES];       /* of the first key */
 	struct certificates *certificates; /* instead of keys; NULL: keys */
 	uintptr_t epoch; /* of the certificates: links of others are verified again */
-	bool ended;      /* the first of them */
+	int64_t again_s; /* one has ended: links are verified again at that time */
 	struct works *works;
 	struct net_timer *timer;
 	struct key_reading *reading;
@@ -327,7 +328,7 @@ static int certificates_take(struct secure *secure, struct certificates *certifi
 	secure->ctx = ctx;
 	secure->certificates = certificates;
 	secure->epoch++;
-	secure->ended = false;
+	secure->again_s = certificates->ends_s;
 	log_info(
 		"cluster.tls_dir: read%s; the first of its certificates and CRLs ends in %lld days",
 		certificates->denied ? ", with a list deny" : "",
@@ -428,12 +429,12 @@ static void keys_look(void *context)
 {
 	struct secure *secure = context;
 	uint64_t asked = shm_load64(&secure->asked);
-	int64_t ends_s = secure_ends_s(secure->control);
+	int64_t now_s = time(NULL);
 	struct key_reading *reading;
 	bool more;
 
-	if (ends_s && !secure->ended && time(NULL) >= ends_s) {
-		secure->ended = true;
+	if (secure->certificates && now_s >= secure->again_s) {
+		secure->again_s = now_s + SECURE_AGAIN_S;
 		secure->epoch++;
 	}
 	more = secure->verify && secure->verify(secure->control);

@@ -234,10 +234,10 @@ class Cluster:
             self.logs.append(f"{self.directory}/{i}.log")
             self.address.append(self.netns.addresses[i] if self.netns else "127.0.0.1")
             self.port.append(31998 if self.netns else free_port())
-        self.settings += self.secured()
         if self.disk:
             self.disks = [tempfile.mkdtemp(prefix="peercache-disk-", dir=self.disk)
                           for _ in range(self.nodes)]
+        self.settings += self.secured()
         for i in range(self.nodes):
             self.launch(i)
         for i in range(self.nodes):

@@ -153,7 +153,7 @@ class Engine(harness.ClusterTest):
 
 class Peers(harness.ClusterTest):
     def test_bad_messages_from_a_peer_end_the_connection_only(self):
-        engines = self.start(2, pool_bytes="16MiB")
+        engines = self.start(2, pool_bytes="16MiB", settings=["cluster.security=none"])
         address = (engines.address[0], engines.port[0])
         frames = {
             "oversized": struct.pack(">I", 0xffffffff) + b"x" * 100,

@@ -19,8 +19,9 @@ from peercache.trial.frame import Failed, Trial, Unknown
 START_SECONDS = 120.0
 JOIN_SECONDS = 30.0
 # What a --config may have for a service, and two engines beside it must not.
-OWN = ("metrics.port=0", "disk.paths=", "cluster.psk_file=", "cluster.etcd=", "cluster.bind=",
-       "cluster.seeds_file=", "rail.cores=auto", "control.core=auto", "soft.port=0")
+OWN = ("metrics.port=0", "disk.paths=", "cluster.psk_file=", "cluster.tls_dir=", "cluster.etcd=",
+       "cluster.bind=", "cluster.seeds_file=", "rail.cores=auto", "control.core=auto",
+       "soft.port=0")
 
 
 def free_port() -> int:

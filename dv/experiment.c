@@ -532,13 +532,14 @@ static enum answer limits(struct lab *lab)
 {
 	struct dv_attributes attributes;
 	struct dv_address a, b;
-	char gid[33];
+	char gid[41] = "";
 
 	dv_attributes(lab->device[0], &attributes);
 	dv_qp_address(lab->qp[0], &a);
 	dv_qp_address(lab->qp[1], &b);
-	for (unsigned i = 0; i < 16; i++)
-		snprintf(gid + 2 * i, 3, "%02x", a.gid[i]);
+	for (unsigned i = 0; i < 8; i++)
+		snprintf(gid + 5 * i, 6, "%02x%02x%s", a.gid[2 * i], a.gid[2 * i + 1],
+			i < 7 ? ":" : "");
 	lab->tries = 1;
 	tell(lab,
 		"MTU %u and %u, READs at a time %u and %u, CQE of %u bytes, %u WQEBBs, %s, GID %s",

@@ -103,8 +103,13 @@ class Whole(TrialTest):
         self.assertTrue({"trial.json", "report.html", "engine-0.log", "engine-1.log"} <= set(texts))
         self.assertIn("<svg", texts["report.html"])
         for name, text in texts.items():
-            self.assertNotIn(socket.gethostname(), text, name)
+            self.assertNotRegex(text, rf"(?<!\w)(?<!/sys/){socket.gethostname()}(?!\w)", name)
             self.assertNotIn("swordfish", text, name)
+        names = report.Names(types.SimpleNamespace(options=types.SimpleNamespace(
+            peer="vm", address="10.1.2.3")))
+        self.assertRegex(names.clean("vm, http://vm:1 /data/vm /proc/sys/vm/x 10.1.2.3:5 0:1:2:3"),
+                         r"^(name-\d), http://\1:1 /data/\1 /proc/sys/vm/x name-\d:5 0:1:2:3$")
+        for name, text in texts.items():
             self.assertNotIn("0000:0000:0000:ffff", text, name)  # a GID
         self.assert_left_nothing()
 

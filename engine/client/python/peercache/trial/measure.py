@@ -81,7 +81,7 @@ def read_bytes(trial: Trial, engines: Engines, *more: str, turn: int = 0) -> Ans
     engines.need()
     rows: list[dict[str, Any]] = []
     for page, batch in pairs(trial):
-        words = ["get", "--page-bytes", str(page), "--batch", str(batch), "--seconds",
+        words = ["get", "--verify", "--page-bytes", str(page), "--batch", str(batch), "--seconds",
                  str(trial.options.seconds), "--working-set", str(trial.options.working_set), *more]
         rows.append(bench(trial, engines, *words, *(["--seed", str(page + turn)] if more else [])))
         trial.facts["bytes"] = rows

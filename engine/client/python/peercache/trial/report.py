@@ -100,7 +100,8 @@ def plots(trial: Trial) -> Iterator[str]:
 
 def page(trial: Trial) -> Iterator[str]:
     yield "<!doctype html><meta charset=utf-8><title>peercachectl trial</title>"
-    yield f"<style>{plot.STYLE}</style><h1>peercachectl trial</h1>"
+    yield f"<style>{plot.STYLE} td {{ overflow-wrap: anywhere }}</style>"
+    yield "<h1>peercachectl trial</h1>"
     first, *others = verdict(trial)
     yield f'<p class="{"not" if "NO" in first else "met"}">{text(first)}</p>'
     yield "<ul>" + "".join(f"<li>{text(line)}</li>" for line in others) + "</ul>"
@@ -157,7 +158,8 @@ class Names:
     def clean(self, content: str) -> str:
         content = SECRET.sub(lambda m: m[1] + self.word("secret", m[2]), content)
         for word in self.words:
-            content = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)",
+            # a file of the kernel keeps its name
+            content = re.sub(rf"(?<!\w)(?<!/proc/)(?<!/sys/){re.escape(word)}(?!\w)",
                              lambda m: self.word("name", m[0]), content)
         return ADDRESS.sub(self.address, content)
 

@@ -266,9 +266,9 @@ static inline bool owner_former_due(const struct owner_choice *best)
 }
 
 /*
- * An owner that failed recently or is suspect can cost its share of the deadline: once another
- * owner has `answered`, it is not asked, and the key is unreachable, not absent. `failed`: the READ
- * of an owner failed.
+ * An owner that failed recently or is suspect can cost its share of the deadline: once an owner was
+ * asked and one has `answered`, also a former one, it is not asked, and the key is unreachable, not
+ * absent. `failed`: the READ of an owner failed.
  */
 static inline enum owner_verdict owner_verdict(
 	const struct owner_choice *best, bool answered, bool failed)

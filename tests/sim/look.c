@@ -219,7 +219,9 @@ static void ask(struct look *look)
 	if (owner_former_due(&best))
 		for (; k < look->to.all; k++)
 			consider(look, k, &best);
-	verdict = owner_verdict(&best, look->answered, look->looked.failed || !look->to.owners);
+	verdict = owner_verdict(&best,
+		look->answered && look->bits_asked & ((1u << look->to.owners) - 1),
+		look->looked.failed || !look->to.owners);
 	if (look->answered && world.mutant == MUTANT_FIRST_ABSENT)
 		verdict = OWNER_ABSENT;
 	if (verdict == OWNER_UNREACHABLE)

@@ -396,7 +396,8 @@ static struct explain_owner *reader_owner(struct explain *x, unsigned asked, str
 
 	if (owner_former_due(&best))
 		former = reader_consider(x, true, asked, &best);
-	verdict = owner_verdict(&best, r->answered, r->cause != CAUSE_NONE);
+	verdict = owner_verdict(
+		&best, r->answered && asked & ((1u << REPLICAS_MAX) - 1), r->cause != CAUSE_NONE);
 	if (verdict == OWNER_UNREACHABLE && best.rank == RANK_RESTS)
 		reader_cause_add(r, CAUSE_SUSPECT);
 	if (verdict != OWNER_ASK)

@@ -310,7 +310,9 @@ static const struct map_member *directory_owner_choose(struct pc_channel *ch, st
 		for (; k < owners.all; k++)
 			directory_consider(
 				ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
-	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
+	/* the answer of a former owner alone is not that of an owner */
+	verdict = owner_verdict(&best.owner,
+		p->flags & PAGE_SAW_ANSWER && p->asked & ((1u << REPLICAS_MAX) - 1),
 		!owners.owners || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
 		p->flags |= PAGE_SAW_FAILURE;

@@ -319,7 +319,9 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		evict_take_away(ctl->evict, &at->key, old->place, old->generation);
 	pool = control->rail[place_rail(at->place)].pool;
 	last = &c->batch_last[place_rail(at->place)];
-	first_out = page->bits & PUBLISH_GAP || evict_keeps(ctl->evict, c->batches);
+	/* a page that storage hosts are to have stays until one has READ it */
+	first_out = !control->storage &&
+		    (page->bits & PUBLISH_GAP || evict_keeps(ctl->evict, c->batches));
 	if (!first_out)
 		pool_order(pool, *last);
 	if (!publish_page_make(ctl, page, &credit, &status)) {

@@ -666,6 +666,7 @@ int main(void)
 		TEST(counters_that_grew_within_the_window_are_findings),
 		TEST(another_version_on_the_map_is_a_finding),
 		TEST(the_states_of_the_engine_are_findings),
+		TEST(a_certificate_is_a_finding_14_days_before_its_end),
 		TEST(what_makes_absent_keys_unreachable_is_a_finding),
 		TEST(the_window_is_ten_seconds_whatever_the_jitter),
 		TEST(an_old_snapshot_means_a_blocked_control_plane),

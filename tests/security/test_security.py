@@ -303,6 +303,9 @@ class Wire(Secured):
             ctl = [harness.program("tools/peercachectl"), "--socket"]
             harness.run([*ctl, engines.sockets[0], "put", "key-in-clear", "--string",
                          "value-in-clear"], check=True)
+            harness.wait_for(lambda: not harness.run([*ctl, engines.sockets[0], "directory"],
+                                                     capture_output=True).returncode,
+                             30, "the other owner has the page's entry")
             told = harness.run([*ctl, engines.sockets[1], "explain", "key-in-clear"],
                                capture_output=True, text=True)
             harness.run([*ctl, engines.sockets[1], "get", "key-in-clear"], check=True,

@@ -123,9 +123,9 @@ static void answers_with_another_serial_or_a_shorter_pad_do_not_count(void **sta
 {
 	(void)state;
 	gray->stale = true;
-	(void)until_on_map(gray, false, REMOVAL_MS + LATE_MS);
+	(void)until_on_map(gray, false, 2 * DEAD_MS);
 	other->short_pad = true;
-	(void)until_on_map(other, false, REMOVAL_MS + LATE_MS);
+	(void)until_on_map(other, false, 2 * DEAD_MS);
 	assert_int_equal(unserving(), 2);
 }
 

@@ -27,6 +27,7 @@
 #include "engine/control/pages/pages.h"
 
 #define DOOR_LOOK_US 5000
+#define RESEND_US 50000
 #define EPOCHS_FILE "peercache-disk.epochs"
 #define EPOCHS_HEADING "PeerCache epochs 1\n"
 
@@ -40,6 +41,8 @@ struct epochs {
 	uint64_t since_ns; /* when this engine could first hear another one */
 	bool heard;
 	void (*opened)(struct control *control);
+	/* ---- other engines ---- */
+	struct net_timer *resend; /* a link had no room for what was raised */
 	/* ---- files ---- */
 	struct works *works;        /* NULL: no disk.paths */
 	struct epochs_shared image; /* that the helper thread writes */
@@ -212,11 +215,13 @@ static uint32_t epochs_known(const struct epochs *e)
 	return e->kept->count > 1 || e->kept->epoch[0] ? e->kept->count : 0;
 }
 
-static void epochs_send(struct epochs *e)
+static void epochs_send(void *context)
 {
+	struct epochs *e = context;
 	const struct member_table *table = members_table(e->control);
 	Pc__Epochs body = PC__EPOCHS__INIT;
 	const Pc__Message message = message_of(PC__MESSAGE__BODY_EPOCHS, &body);
+	bool all = true;
 
 	body.n_groups = body.n_epochs = epochs_known(e);
 	body.groups = e->kept->group;
@@ -224,10 +229,13 @@ static void epochs_send(struct epochs *e)
 	for (unsigned i = 0; i < table->contacts; i++) {
 		struct rpc_link *link = member_link_of(table->contact[i]->member);
 
-		/* a link without room is closed by its silence; its next Hello brings them */
-		if (link)
-			(void)rpc_send(link, &message);
+		if (link && !link->closed)
+			all &= rpc_send(link, &message);
 	}
+	if (all)
+		net_timer_stop(e->resend);
+	else
+		(void)net_timer_set(e->resend, RESEND_US);
 }
 
 static void epochs_changed(struct epochs *e)
@@ -384,7 +392,8 @@ int epochs_open(struct control *control, void (*opened)(struct control *control)
 		(warm.adopted || e->paths) &&
 		(s->cluster_seeds[0] || s->cluster_seeds_file[0] || s->cluster_etcd[0]);
 	e->look = net_timer_new(control->base, true, door_look, e);
-	rc = e->look ? 0 : -ENOMEM;
+	e->resend = net_timer_new(control->base, false, epochs_send, e);
+	rc = e->look && e->resend ? 0 : -ENOMEM;
 	if (rc == 0 && control->door_shut)
 		rc = net_timer_set(e->look, DOOR_LOOK_US);
 	if (rc == 0)
@@ -402,6 +411,7 @@ void epochs_close(struct control *control)
 		return;
 	works_close(e->works);
 	net_timer_free(e->look);
+	net_timer_free(e->resend);
 	huge_close(&e->memory);
 	free(e);
 	control->epochs = NULL;

@@ -278,19 +278,19 @@ class Prefixes(harness.ClusterTest):
         store.register_mem_pool_host(pool)
         return store, pool
 
-    def head_after(self, **info):
-        """Pages of a head that stay while tails fill the pool, of which `info` is told."""
+    def head_after(self, rounds, told=False):
+        """Pages of a head that stay while tails fill the pool so often; told: they name it."""
         store, pool = self.store()
         head = [f"head{i}" for i in range(16)]
         self.assertEqual(store.batch_set_v1(head, pool.indices(range(16))), [True] * 16)
         due = time.monotonic() + REPORTED
-        for n in range(20):  # a pool and a quarter
+        for n in range(20 * rounds):  # a round is a pool and a quarter
             if n % 7 == 6:
                 harness.wait_for(lambda: time.monotonic() >= due, 5, "the next report")
                 due = time.monotonic() + REPORTED
-            tail = [f"tail{n}.{i}" for i in range(16)]
+            tail = [f"tail{n % 20}.{i}" for i in range(16)]
             self.assertEqual(store.batch_set_v1(tail, pool.indices(range(16)), SimpleNamespace(
-                prefix_keys=head if info.get("told") else None)), [True] * 16)
+                prefix_keys=head if told else None)), [True] * 16)
         found = store.batch_exists(head)
         self.assertEqual(store.counts()["errors"], {})
         return found
@@ -315,10 +315,11 @@ class Prefixes(harness.ClusterTest):
         self.assertEqual(store.counts()["errors"], {})
 
     def test_the_head_of_a_prompt_stays_while_its_tail_is_used(self):
-        self.assertEqual(self.head_after(told=True), 16)
+        self.assertEqual(self.head_after(2, told=True), 16)
 
-    def test_a_head_of_which_nothing_is_told_goes_first(self):
-        self.assertEqual(self.head_after(), 0)
+    def test_a_head_of_which_nothing_is_told_goes_first_once_pages_come_back(self):
+        self.assertEqual(self.head_after(1), 16)
+        self.assertEqual(self.head_after(2), 0)
 
 
 class Registration(FailureTest):

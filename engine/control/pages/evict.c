@@ -288,6 +288,12 @@ bool evict_keeps(const struct evict *evict, uint32_t batch)
 	return used_weight_keeps(&evict->weight, batch) && !tier_keeps_up(evict->control);
 }
 
+/* that order by last use has evicted nearly all that comes back */
+static bool keeps(const struct evict *evict)
+{
+	return evict->weight.keeps && !tier_keeps_up(evict->control);
+}
+
 static void keeps_tell(struct evict *evict)
 {
 	evict->keeps_told = !evict->keeps_told;
@@ -321,7 +327,7 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	if (room.must > room.want)
 		room.must = room.want;
 	made = evict_room(evict, &room);
-	if (evict_keeps(evict, 1) != evict->keeps_told)
+	if (keeps(evict) != evict->keeps_told)
 		keeps_tell(evict);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
@@ -359,7 +365,7 @@ void page_again(struct control *control, const struct location *at, enum evicted
 	if (pool && from == EVICTED_COPY)
 		control->counter[COUNTER_pages_copied] +=
 			pool_last(pool, at->place, at->generation);
-	else if (pool && from != EVICTED_NOT && evict_keeps(control->evict, 1))
+	else if (pool && from != EVICTED_NOT && keeps(control->evict))
 		page_stored_again(control, from);
 	else if (pool && pool_again(pool, at->place, at->generation) && from != EVICTED_NOT)
 		page_stored_again(control, from);

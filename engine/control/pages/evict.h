@@ -77,7 +77,7 @@ struct evict {
 	/* slots that are granted to channels, or were by an earlier engine and are not returned */
 	uint64_t credits;
 	struct used_weight weight;
-	bool keeps_told; /* what the log says of evict_keeps() */
+	bool keeps_told; /* what the log says */
 };
 
 int evict_open(struct control *control);

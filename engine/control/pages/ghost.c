@@ -156,8 +156,10 @@ static void used_weight_judge(struct used_weight *weight, uint64_t pages)
 		return;
 	weight->keeps = !weight->keeps;
 	weight->since = weight->since_late = 0;
-	if (!weight->keeps)
-		weight->used = weight->late = 0;
+	if (!weight->keeps) {
+		weight->used = 1;
+		weight->late = 0;
+	}
 }
 
 void used_weight_evicted(struct used_weight *weight, enum evicted from, uint64_t pages)

@@ -61,7 +61,8 @@ struct used_weight {
 	 * is here stays, and new pages are evicted first: a part of all has hits then, not none
 	 */
 	bool keeps;
-	uint64_t used, late;        /* lately: uses of pages, and pages that were stored again */
+	/* lately: uses of pages, and pages that were stored again; both 0: no page has come back */
+	uint64_t used, late;
 	uint64_t since, since_late; /* evictions since `keeps` changed; stored again since then */
 };
 
@@ -75,11 +76,13 @@ void used_weight_evicted(struct used_weight *weight, enum evicted from, uint64_t
 void used_weight_again(struct used_weight *weight, enum evicted from, uint64_t pages);
 /*
  * Whether the pages of a client's batch of this number are to be evicted first. Some batches are
- * not: old pages that nothing uses have to leave at last.
+ * not: old pages that nothing uses have to leave at last. As long as no page at all has come back,
+ * old pages are kept, too: they are the heads of what follows, and a tail is of no use without its
+ * head.
  */
 static inline bool used_weight_keeps(const struct used_weight *weight, uint32_t batch)
 {
-	return weight->keeps && batch % KEEPS_BUT;
+	return weight->keeps ? batch % KEEPS_BUT : !weight->used && !weight->late;
 }
 
 #endif

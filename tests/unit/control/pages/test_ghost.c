@@ -194,8 +194,9 @@ static void old_pages_are_kept_if_all_come_back_late(void **state)
 
 	(void)state;
 	loop(&weight, 20 * PAGES, false); /* no page comes back */
+	assert_true(used_weight_keeps(&weight, 32) && !weight.keeps);
 	loop(&weight, proof, true);
-	assert_false(weight.keeps);
+	assert_false(weight.keeps || used_weight_keeps(&weight, 31));
 	loop(&weight, 1, true);
 	assert_true(weight.keeps);
 	assert_false(used_weight_keeps(&weight, 32));
@@ -204,13 +205,13 @@ static void old_pages_are_kept_if_all_come_back_late(void **state)
 	assert_true(weight.keeps);
 	loop(&weight, PAGES, true); /* for a while */
 	assert_false(weight.keeps || used_weight_keeps(&weight, 31));
-	loop(&weight, proof, true);
+	loop(&weight, proof + 8, true);
 	assert_true(weight.keeps);
 	loop(&weight, PAGES - 1, false);
 	assert_true(weight.keeps);
 	loop(&weight, 1, false); /* other pages than those of the loop */
 	assert_false(weight.keeps);
-	loop(&weight, proof + 1, true);
+	loop(&weight, proof + 9, true);
 	assert_true(weight.keeps);
 	weight.late = 100;
 	weight.used = 200;
@@ -229,9 +230,20 @@ static void old_pages_are_kept_if_all_come_back_late(void **state)
 	}
 }
 
+static void the_first_use_begins_order_by_last_use(void **state)
+{
+	struct used_weight weight = {.value = USED_WEIGHT_MIN};
+
+	(void)state;
+	assert_true(used_weight_keeps(&weight, 0));
+	weight.used++;
+	assert_false(used_weight_keeps(&weight, 0) || used_weight_keeps(&weight, 1));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_first_use_begins_order_by_last_use),
 		cmocka_unit_test(a_ghost_is_taken_once_and_names_its_queue),
 		cmocka_unit_test(ghosts_younger_than_a_minute_are_counted),
 		cmocka_unit_test(three_times_the_entries_are_remembered_and_no_more),

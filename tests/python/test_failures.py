@@ -315,7 +315,7 @@ class Prefixes(harness.ClusterTest):
         self.assertEqual(store.counts()["errors"], {})
 
     def test_the_head_of_a_prompt_stays_while_its_tail_is_used(self):
-        self.assertEqual(self.head_after(2, told=True), 16)
+        self.assertEqual(self.head_after(1, told=True), 16)
 
     def test_a_head_of_which_nothing_is_told_goes_first_once_pages_come_back(self):
         self.assertEqual(self.head_after(1), 16)

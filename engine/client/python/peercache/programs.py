@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of the package, as entry points of a wheel. Main thread."""
+"""The programs of the package: entry points of a wheel, and how `python3 -m` ends. Main thread."""
 
 import os
 import sys
+from typing import Callable, NoReturn
 
 
 def become() -> None:
@@ -24,3 +25,16 @@ def as_mooncake() -> None:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:
         sys.exit(f"peercache-as-mooncake: cannot run {sys.argv[1]!r}: {error.strerror}")
+
+
+def run(program: str, main: Callable[[], int]) -> NoReturn:
+    """Runs a module for `program`, which has become Python, and ends with its status; 2: what it
+    wrote cannot be written."""
+    os.environ.pop("PYTHONSAFEPATH", None)  # become_python() of tools/common.c means this process
+    status = main()
+    try:
+        sys.stdout.flush()
+    except OSError as failure:
+        print(f"{program}: cannot write to standard output: {failure.strerror}", file=sys.stderr)
+        os._exit(2)
+    sys.exit(status)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """peercache-bench, the part in Python: `python3 -m peercache.bench COMMAND [OPTION]...`"""
 
-import os
 import sys
 
+from peercache import programs
 from peercache.bench import calls, options, served
 
 
@@ -23,12 +23,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.pop("PYTHONSAFEPATH", None)  # become_python() of tools/common.c means this process
-    status = main()
-    try:
-        sys.stdout.flush()
-    except OSError as failure:
-        print(f"peercache-bench: cannot write to standard output: {failure.strerror}",
-              file=sys.stderr)
-        os._exit(2)
-    sys.exit(status)
+    programs.run("peercache-bench", main)

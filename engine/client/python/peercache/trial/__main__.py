@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import Any, Sequence
 
-from peercache import config
+from peercache import config, programs
 from peercache.trial import card, claims, host, measure, report
 from peercache.trial.engines import Engines
 from peercache.trial.frame import Answer, Refused, Step, Stopped, Trial, take_lock
@@ -211,12 +211,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.pop("PYTHONSAFEPATH", None)  # become_python() of tools/common.c means this process
-    done = main(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except OSError as failure:
-        print(f"peercachectl: cannot write to standard output: {failure.strerror}",
-              file=sys.stderr)
-        os._exit(2)
-    sys.exit(done)
+    programs.run("peercachectl", partial(main, sys.argv[1:]))

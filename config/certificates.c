@@ -334,7 +334,6 @@ static int files_take(struct reading *r, struct certificates *c)
 
 	if (status == 0)
 		status = file_read(r, FILE_CA);
-
 	if (status > 0)
 		status = chain_take(r, c, false);
 	if (status == 0)

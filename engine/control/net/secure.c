@@ -372,7 +372,6 @@ static int secure_read(struct key_reading *r)
 static int secure_take(struct secure *secure, struct key_reading *r)
 {
 	struct certificates *certificates = r->certificates;
-
 	int status = 0;
 
 	r->certificates = NULL;

@@ -445,10 +445,21 @@ bool net_commit(struct net_link *link, size_t bytes)
 	return true;
 }
 
-bool net_secure(struct net_link *link, struct ssl_st *ssl)
+bool net_secure(struct net_link *link, struct ssl_st *ssl, struct net_gate *gate)
 {
-	(void)link, (void)ssl;
+	(void)link, (void)ssl, (void)gate;
 	return false; /* links here are in clear text */
+}
+
+struct net_gate *net_gate_new(struct event_base *base)
+{
+	(void)base;
+	return NULL;
+}
+
+void net_gate_free(struct net_gate *gate)
+{
+	(void)gate;
 }
 
 const char *net_why(const struct net_link *link)

@@ -22,6 +22,7 @@ struct net_link;
 struct net_listener;
 struct net_resolver;
 struct net_query;
+struct net_gate;
 struct ssl_st;
 
 typedef void (*net_call)(void *context);
@@ -79,10 +80,17 @@ int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t 
  */
 struct net_link *net_adopt(struct event_base *base, int fd);
 /*
- * What is sent and received on the connection is a TLS session, of secure_session(), which is taken
- * over. Before net_start(). Only with sockets. False: no memory; the session is freed.
+ * Lets handshakes of accepted connections take a bounded time of each turn of the loop; those that
+ * wait keep their order. It is freed after its connections. NULL: no memory.
  */
-bool net_secure(struct net_link *link, struct ssl_st *ssl);
+struct net_gate *net_gate_new(struct event_base *base);
+void net_gate_free(struct net_gate *gate);
+/*
+ * What is sent and received on the connection is a TLS session, of secure_session(), which is taken
+ * over. Before net_start(). Only with sockets. `gate` NULL: the connection was dialled. False: no
+ * memory; the session is freed.
+ */
+bool net_secure(struct net_link *link, struct ssl_st *ssl, struct net_gate *gate);
 /* Why TLS failed on the connection; "": it did not, or there is none. */
 const char *net_why(const struct net_link *link);
 /* A dialled connection with TLS was established, before its handshake. */

@@ -16,6 +16,7 @@
 #include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "engine/control/net/net.h"
@@ -38,6 +39,7 @@ struct net_link {
 	bool waits;            /* for it */
 	bool unsent;           /* what was committed is lost: the connection ends when it fires */
 	struct net_tls *tls;   /* NULL: clear text */
+	TAILQ_ENTRY(net_link) next; /* at the gate */
 };
 
 /*
@@ -51,7 +53,23 @@ struct net_tls {
 	size_t taken;              /* bytes of the handshake that came */
 	bool reached;              /* TCP has connected */
 	bool secured;              /* the handshake has ended */
+	struct net_gate *gate;     /* NULL: dialled */
+	bool waits;                /* at the gate, for a step of the handshake */
 	char why[SECURE_WHY_BYTES];
+};
+
+/*
+ * A signature of this end, which a stranger can ask for, takes 30 us (ECDSA) to 1 ms (RSA, 2048
+ * bits): steps of handshakes begin within this time of a turn of the loop.
+ */
+#ifndef GATE_NS
+#define GATE_NS 1000000u
+#endif
+
+struct net_gate {
+	struct net_timer *turn; /* the next turn of the loop */
+	uint64_t spent_ns;      /* in this turn */
+	TAILQ_HEAD(, net_link) waiting;
 };
 
 #define ACCEPTS_MAX 16u /* connections in one turn of the loop */
@@ -215,19 +233,24 @@ static BIO_METHOD *wire_method(void)
 	return method;
 }
 
-static void tls_free(struct net_tls *tls)
+static void tls_free(struct net_link *link)
 {
+	struct net_tls *tls = link->tls;
+
 	if (!tls)
 		return;
+	if (tls->waits)
+		TAILQ_REMOVE(&tls->gate->waiting, link, next);
 	SSL_free(tls->ssl);
 	if (tls->in)
 		evbuffer_free(tls->in);
 	if (tls->out)
 		evbuffer_free(tls->out);
 	free(tls);
+	link->tls = NULL;
 }
 
-bool net_secure(struct net_link *link, struct ssl_st *ssl)
+bool net_secure(struct net_link *link, struct ssl_st *ssl, struct net_gate *gate)
 {
 	struct net_tls *tls = ssl ? calloc(1, sizeof(*tls)) : NULL;
 	BIO *bio = wire_method() ? BIO_new(wire_method()) : NULL;
@@ -239,17 +262,17 @@ bool net_secure(struct net_link *link, struct ssl_st *ssl)
 		return false;
 	}
 	tls->ssl = ssl;
+	tls->gate = gate;
 	tls->in = evbuffer_new();
 	tls->out = evbuffer_new();
 	BIO_set_data(bio, link);
 	BIO_set_init(bio, 1);
 	SSL_set_bio(ssl, bio, bio);
-	if (!tls->in || !tls->out) {
-		tls_free(tls);
-		return false;
-	}
 	link->tls = tls;
-	return true;
+	if (tls->in && tls->out)
+		return true;
+	tls_free(link);
+	return false;
 }
 
 const char *net_why(const struct net_link *link)
@@ -359,8 +382,7 @@ static bool tls_read_in(struct net_link *link, bool *ret_more)
 	return true;
 }
 
-/* Bytes have come, or a dialled connection is established. The calls may free the link. */
-static void tls_readable(struct net_link *link)
+static void tls_serve(struct net_link *link)
 {
 	struct net_tls *tls = link->tls;
 	bool good, more;
@@ -387,6 +409,69 @@ static void tls_readable(struct net_link *link)
 		bufferevent_trigger(link->bev, EV_READ,
 			(int)BEV_TRIG_IGNORE_WATERMARKS | (int)BEV_OPT_DEFER_CALLBACKS);
 	link->calls->readable(link->context);
+}
+
+static void gate_serve(struct net_gate *gate, struct net_link *link)
+{
+	uint64_t begun_ns = clock_now_ns();
+
+	if (!gate->spent_ns)
+		(void)net_timer_set(gate->turn, 0);
+	tls_serve(link);
+	gate->spent_ns += clock_now_ns() - begun_ns;
+}
+
+static void gate_turn(void *context)
+{
+	struct net_gate *gate = context;
+	struct net_link *link;
+
+	gate->spent_ns = 0;
+	while (gate->spent_ns <= GATE_NS && (link = TAILQ_FIRST(&gate->waiting)) != NULL) {
+		TAILQ_REMOVE(&gate->waiting, link, next);
+		link->tls->waits = false;
+		bufferevent_enable(link->bev, EV_READ);
+		gate_serve(gate, link);
+	}
+}
+
+/* Bytes have come, or a dialled connection is established. The calls may free the link. */
+static void tls_readable(struct net_link *link)
+{
+	struct net_tls *tls = link->tls;
+	struct net_gate *gate = tls->secured ? NULL : tls->gate;
+
+	if (!gate) {
+		tls_serve(link);
+	} else if (gate->spent_ns <= GATE_NS && TAILQ_EMPTY(&gate->waiting)) {
+		gate_serve(gate, link);
+	} else if (!tls->waits) {
+		tls->waits = true;
+		bufferevent_disable(link->bev, EV_READ);
+		TAILQ_INSERT_TAIL(&gate->waiting, link, next);
+	}
+}
+
+struct net_gate *net_gate_new(struct event_base *base)
+{
+	struct net_gate *gate = calloc(1, sizeof(*gate));
+
+	if (!gate)
+		return NULL;
+	TAILQ_INIT(&gate->waiting);
+	gate->turn = net_timer_new(base, false, gate_turn, gate);
+	if (gate->turn)
+		return gate;
+	free(gate);
+	return NULL;
+}
+
+void net_gate_free(struct net_gate *gate)
+{
+	if (!gate)
+		return;
+	net_timer_free(gate->turn);
+	free(gate);
 }
 
 /* Encrypts what was committed: the output of the bufferevent takes all of it. */
@@ -535,7 +620,7 @@ void net_silence(struct net_link *link)
 
 void net_close(struct net_link *link)
 {
-	tls_free(link->tls);
+	tls_free(link);
 	net_timer_free(link->due);
 	bufferevent_free(link->bev);
 	free(link);

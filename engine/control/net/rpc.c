@@ -373,7 +373,8 @@ struct rpc_link *rpc_link_open(
 	link->dial = dial;
 	link->connected = dial == NULL;
 	link->net = net;
-	if (control->secure && !net_secure(net, secure_session(control, dial == NULL)))
+	if (control->secure && !net_secure(net, secure_session(control, dial == NULL),
+				       dial ? NULL : control->rpc->gate))
 		goto no_deadline;
 	snprintf(link->from, sizeof(link->from), "%s", from);
 	link->deadline = net_timer_new(control->base, false, rpc_link_deadline, link);
@@ -866,16 +867,20 @@ void rpc_tick(struct control *control, uint64_t now_ns)
 int rpc_open(struct control *control)
 {
 	struct rpc *rpc = calloc(1, sizeof(*rpc));
-	int status;
+	int status = -ENOMEM;
 
 	if (!rpc)
-		return -ENOMEM;
+		return status;
 	control->rpc = rpc;
 	rpc_addresses_look(control, net_now());
 	secure_watch(control, rpc_links_verify);
-	status = control->exporting ? 0 : rpc_listen(control);
+	if (control->secure)
+		rpc->gate = net_gate_new(control->base);
+	if (!control->secure || rpc->gate)
+		status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
 		secure_watch(control, NULL);
+		net_gate_free(rpc->gate);
 		free(rpc);
 		control->rpc = NULL;
 	}
@@ -913,6 +918,7 @@ void rpc_close(struct control *control)
 		rpc->accepted++;
 		rpc_link_free(link);
 	}
+	net_gate_free(rpc->gate);
 	if (rpc->dns)
 		net_resolver_free(rpc->dns);
 	free(rpc);

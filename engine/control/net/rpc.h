@@ -123,6 +123,7 @@ struct rpc_events {
 
 struct rpc {
 	struct net_listener *listener;
+	struct net_gate *gate; /* of TLS handshakes; NULL: clear text */
 	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
 	/* the resolver of names; created when the first host name is dialled */
 	struct net_resolver *dns;

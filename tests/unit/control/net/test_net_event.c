@@ -4,6 +4,7 @@
  * one piece, what the kernel does not take follows, half a record makes no turn busy. The sessions
  * are OpenSSL's own with a key of the test.
  */
+#define GATE_NS 0                         /* one step of a handshake in each turn */
 #include "engine/control/net/net_event.c" /* NOLINT: its static functions and structures */
 
 #include <setjmp.h> /* before cmocka.h */
@@ -14,6 +15,7 @@
 
 static SSL_CTX *ctx;
 static struct event_base *base;
+static struct net_gate *gate;
 static struct net_link *link_of[2];
 static unsigned readable, connected, failed;
 static int failed_error;
@@ -74,7 +76,7 @@ static struct net_link *link_start(int fd, bool tls, bool server)
 		SSL_set_accept_state(ssl);
 	else if (ssl)
 		SSL_set_connect_state(ssl);
-	assert_true(!tls || net_secure(link, ssl));
+	assert_true(!tls || net_secure(link, ssl, server ? gate : NULL));
 	net_start(link, &calls, NULL, 1000, 1u << 20);
 	return link;
 }
@@ -206,10 +208,49 @@ static void what_cannot_be_encrypted_ends_the_connection(void **state)
 	close_pair();
 }
 
+/* One of those that come at once is served in each turn; the others wait, and may end. */
+static void handshakes_take_turns(void **state)
+{
+	struct net_link *dialled[4], *accepted[4];
+	int fd[4][2];
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd[i]), 0);
+		dialled[i] = link_start(fd[i][0], true, false);
+		tls_readable(dialled[i]);
+	}
+	turn();
+	for (unsigned i = 0; i < 4; i++)
+		accepted[i] = link_start(fd[i][1], true, true);
+	for (unsigned turns = 0; turns < 3; turns++) {
+		unsigned begun = 0;
+
+		event_base_loop(base, EVLOOP_ONCE);
+		for (unsigned i = 0; i < 4; i++)
+			begun += accepted[i]->tls->taken > 0;
+		assert_int_equal(begun, turns + 1);
+		/* what waits is not read, however much comes */
+		for (unsigned i = turns + 1; i < 4; i++)
+			assert_int_equal(bufferevent_get_enabled(accepted[i]->bev) & EV_READ, 0);
+	}
+	net_close(accepted[3]);
+	for (unsigned i = 0; i < 100; i++)
+		turn();
+	for (unsigned i = 0; i < 3; i++) {
+		assert_true(accepted[i]->tls->secured);
+		net_close(accepted[i]);
+	}
+	assert_true(TAILQ_EMPTY(&gate->waiting));
+	for (unsigned i = 0; i < 4; i++)
+		net_close(dialled[i]);
+}
+
 static int setup(void **state)
 {
 	(void)state;
 	base = event_base_new();
+	gate = net_gate_new(base);
 	ctx = SSL_CTX_new(TLS_method());
 	SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
 	SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256");
@@ -226,6 +267,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	SSL_CTX_free(ctx);
+	net_gate_free(gate);
 	event_base_free(base);
 	return 0;
 }
@@ -244,6 +286,7 @@ int main(void)
 		cmocka_unit_test(what_the_kernel_does_not_take_follows),
 		cmocka_unit_test(half_a_record_makes_no_turn_busy),
 		cmocka_unit_test(what_cannot_be_encrypted_ends_the_connection),
+		cmocka_unit_test(handshakes_take_turns),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -43,6 +43,12 @@ static void upward_link_down(struct control *control, uint16_t peer, const struc
 	directory_link_down(control, peer, link);
 }
 
+static void upward_barred(struct control *control, uint32_t ref)
+{
+	if (control->conns)
+		conns_forgotten(control, ref);
+}
+
 /* It ended its connections with this engine, too. */
 static void upward_forgotten(struct control *control, uint32_t ref)
 {
@@ -163,6 +169,7 @@ static const struct member_events member_events = {
 	.gone = upward_member_gone,
 	.link_up = upward_link_up,
 	.link_down = upward_link_down,
+	.barred = upward_barred,
 	.forgotten = upward_forgotten,
 	.map_changed = upward_map_changed,
 	.probed = directory_probed,

@@ -81,8 +81,9 @@ void conns_link_up(struct control *control, uint32_t ref);
 /* Called when the member has left the map: drops its QPs on every rail, outgoing and incoming. */
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref);
 /*
- * Called when a Hello says that the member had removed this engine from its map: it has ended all
- * connections with this engine. Ends them here, too, so that the next request makes a new one.
+ * Ends all connections with the member, so that the next request makes a new one. Called when a
+ * Hello says that it had removed this engine from its map, and has ended them there, and when the
+ * member has lost its right to links with this engine.
  */
 void conns_forgotten(struct control *control, uint32_t ref);
 /* Messages of other engines; false: the message breaks a rule. */

@@ -801,6 +801,8 @@ static void member_link_attach(
 	member->proven |= link->dial != NULL;
 	contact->heard_ns = net_now();
 	member_link_unused(contact, contact->heard_ns);
+	contact->prove_ns = 0;
+	contact->barred = false;
 	rpc_link_up(link);
 	/* at once: one of both may end before the next heartbeat */
 	remembered_note(control, member, contact->heard_ns);

@@ -115,6 +115,8 @@ static void member_entry_tick(
 
 	if (member->state == MEMBER_ALIVE) {
 		(void)rpc_send(member_link_of(member), &message);
+		if (member->contact->prove_ns && now_ns >= member->contact->prove_ns)
+			member_barred(control, member);
 		member_silent(control, member, now_ns);
 	} else if (member->state == MEMBER_CANDIDATE) {
 		if (now_ns - member->since_ns > 10 * dead_ns || candidate_mute(member))

@@ -89,6 +89,8 @@ void member_link_down(struct control *control, struct rpc_link *link)
 		contact->in = NULL;
 	else
 		return;
+	if (link->barred && !member_link_of(member))
+		contact->prove_ns = net_now() + MEMBER_PROVE_NS;
 	if (!member_on_trial(member))
 		control->member_events->link_down(control, member->record.peer, link);
 	/*
@@ -100,6 +102,21 @@ void member_link_down(struct control *control, struct rpc_link *link)
 		member_dial(control, member, false);
 }
 
+void member_barred(struct control *control, struct member *member)
+{
+	char label[MEMBER_LABEL_BYTES];
+
+	member->contact->prove_ns = 0;
+	if (member->contact->barred)
+		return;
+	member->contact->barred = true;
+	control->counter[COUNTER_members_barred]++;
+	log_warn(
+		"member %s: this engine has no link with it, because its key or certificate is not good, or this engine's: its connections at the NICs are closed. If it belongs to the cluster, give it the files that the others have",
+		member_label(&member->record, label));
+	control->member_events->barred(control, member->record.ref);
+}
+
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error)
 {
 	struct member *member = dial->owner;
@@ -108,8 +125,11 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 		seed_dial_failed(dial, error);
 		return;
 	}
-	if (error == ECONNREFUSED && member->state == MEMBER_ALIVE && !member_link_of(member) &&
-		!control->members->leaving)
+	if (member->state != MEMBER_ALIVE || member_link_of(member) || control->members->leaving)
+		return;
+	if (error == EACCES)
+		member_barred(control, member);
+	else if (error == ECONNREFUSED)
 		member_lost(control, member,
 			"its connections closed, and nothing listens at its address");
 }

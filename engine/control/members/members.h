@@ -152,6 +152,9 @@ struct member_contact {
 	uint64_t accused_ns;   /* when this engine claimed it last; 0: never */
 	uint64_t asserted_ns;  /* when this engine admitted it against another record; 0: never */
 	uint64_t used_ns;      /* last use of a link with it */
+	/* its last link was closed for its key or certificate: it has a good one by then */
+	uint64_t prove_ns;
+	bool barred; /* its connections at the NICs were closed for that, and no link is up since */
 };
 
 /* Every entry without a contact of its own has this one. In read-only memory. */
@@ -335,6 +338,8 @@ struct member_events {
 	void (*link_up)(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 	/* A link with a live or dead member, not one on trial, has closed. */
 	void (*link_down)(struct control *control, uint16_t peer, const struct rpc_link *link);
+	/* The member has lost its right to links with this engine: conns_forgotten(). */
+	void (*barred)(struct control *control, uint32_t ref);
 	/* Member `ref` had removed this engine from its map, and its entries from its shard. */
 	void (*forgotten)(struct control *control, uint32_t ref);
 	/* member_map() returns another map: directory_map_changed(). */

@@ -32,6 +32,9 @@
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 
+/* in which a member whose link was closed for its key or certificate comes with a good one */
+#define MEMBER_PROVE_NS (1ull * 1000000000)
+
 /* ---- memory ---- */
 #define MEMBER_DEAD_NS (600ull * 1000000000)    /* time for which a dead member is still dialled */
 #define REMEMBER_NS (24 * 3600ull * 1000000000) /* the address of a member that is away is kept */
@@ -328,6 +331,8 @@ int member_put_on_map(struct control *control, struct member *member);
  * A member that answered once is still dialled, at a low rate.
  */
 void member_take_off_map(struct control *control, struct member *member, const char *why);
+/* Its key or certificate allows no link: its connections at the NICs are closed. */
+void member_barred(struct control *control, struct member *member);
 /* The member seems to have ended: it is removed, or claimed where others know better. */
 void member_lost(struct control *control, struct member *member, const char *why);
 

@@ -295,6 +295,7 @@ again:
 		if (link->closed || !ssl || secure_proven(ssl, &budget, why))
 			continue;
 		log_info("the link with %s is closed: %s. It is dialled again", link->from, why);
+		link->barred = true;
 		rpc_link_close(link); /* others may go with it */
 		goto again;
 	}

@@ -63,6 +63,7 @@ struct rpc_link {
 	bool connected;
 	bool far; /* true: the other end has an address that is not a loopback address */
 	bool up;
+	bool barred; /* closed because the key or certificate is no longer good */
 	uint64_t up_ns;
 	uint64_t summary_ns;       /* time of our last Summary on this link; 0: none was sent */
 	bool closed;               /* true: the link is closed; it is freed once `busy` is 0 */

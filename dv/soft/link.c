@@ -324,11 +324,17 @@ static void close_all(struct dv_device *nic)
 
 int soft_link_open(struct dv_device *nic, const struct dv_options *options)
 {
+	uint32_t first;
 	int rc;
 
 	nic->listen_fd = nic->wake_fd = nic->table_fd = -1;
-	if (!nic->hooks && getrandom(nic->gid, sizeof(nic->gid), 0) != sizeof(nic->gid))
+	if (!nic->hooks && (getrandom(nic->gid, sizeof(nic->gid), 0) != sizeof(nic->gid) ||
+				   getrandom(&first, sizeof(first), 0) != sizeof(first)))
 		return dv_fail(-EIO, "opening %s: no random bytes: %m", nic->name);
+	if (!nic->hooks) {
+		nic->mr_first = (uint8_t)first;
+		nic->mr_slot_last = SOFT_MR_FIRST + (first >> 8) % (SOFT_MRS_MAX - SOFT_MR_FIRST);
+	}
 	nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = nic->wake_fd < 0 ? -errno : open_table(nic);
 	if (rc) {

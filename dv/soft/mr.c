@@ -91,7 +91,8 @@ static void drop_file(struct dv_device *nic, uint32_t id)
 }
 
 /*
- * Takes a free MR slot. The key differs from the slot's last one, so that a stale key is refused.
+ * Takes a free MR slot. The key differs from the slot's last one, so that a stale key is refused,
+ * and keys begin at random ones: those of the NIC's life before are no others' now.
  */
 static struct soft_mr *take_mr(struct dv_device *nic)
 {
@@ -101,7 +102,7 @@ static struct soft_mr *take_mr(struct dv_device *nic)
 
 		if (slot < SOFT_MR_FIRST || mr->key)
 			continue;
-		mr->key = slot << 8 | ++mr->generation;
+		mr->key = slot << 8 | (uint8_t)(++mr->generation + nic->mr_first);
 		return mr;
 	}
 	return NULL;

@@ -273,6 +273,7 @@ struct dv_device {
 	/* memory */
 	struct soft_mr *mrs;
 	uint32_t mr_slot_last;
+	uint8_t mr_first; /* random: added to the generations of keys */
 	struct soft_file *files;
 	unsigned file_count;
 	uint32_t file_last;

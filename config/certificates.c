@@ -19,16 +19,6 @@
 #define URI_START "peercache:"
 #define AUTH_LEVEL 2 /* of OpenSSL: keys and signatures of 112 bits, as TLS asks */
 
-enum { FILE_CA, FILE_CERT, FILE_KEY, FILE_CRL, FILE_DENY, FILES };
-
-static const struct {
-	const char *name;
-	mode_t modes;
-	bool optional;
-} file_of[FILES] = {{"ca.pem", TRUSTED_MODES, false}, {"cert.pem", TRUSTED_MODES, false},
-	{"key.pem", SECRET_MODES, false}, {"crl.pem", TRUSTED_MODES, true},
-	{"deny", TRUSTED_MODES, true}};
-
 /* What is being read. */
 struct reading {
 	const char *folder;
@@ -58,34 +48,6 @@ static const char *reason(void)
 	return text ? text : "there is none in it";
 }
 
-uint64_t certificates_version(const char *folder)
-{
-	char path[FILES][PATH_BYTES];
-	const char *at[FILES];
-
-	for (unsigned i = 0; i < FILES; i++) {
-		snprintf(path[i], PATH_BYTES, "%s/%s", folder, file_of[i].name);
-		at[i] = path[i];
-	}
-	return files_version(at, FILES);
-}
-
-/* 1: it was read; 0: it is not there and need not be; or -errno. */
-static int file_read(struct reading *r, unsigned file)
-{
-	char path[PATH_BYTES];
-	const char *wrong;
-
-	snprintf(path, sizeof(path), "%s/%s", r->folder, file_of[file].name);
-	r->bytes = owned_file_read(path, file_of[file].modes, r->text, FILE_BYTES_MAX, &wrong);
-	if (r->bytes == -ENOENT && file_of[file].optional)
-		return 0;
-	if (r->bytes < 0)
-		return refused(r, file_of[file].name, "%s", wrong);
-	r->text[r->bytes] = '\0';
-	return 1;
-}
-
 /* ---- the parts ------------------------------------------------------------------------------- */
 
 /* Takes all certificates of the present file: the first as `own`, if that is wanted. */
@@ -110,10 +72,19 @@ static int chain_take(const struct reading *r, struct certificates *c, bool own)
 	}
 	BIO_free(memory);
 	if (!count)
-		return refused(
-			r, file_of[own ? FILE_CERT : FILE_CA].name, "no certificate: %s", reason());
+		return refused(r, own ? "cert.pem" : "ca.pem", "no certificate: %s", reason());
 	ERR_clear_error();
 	return 0;
+}
+
+static int ca_take(const struct reading *r, struct certificates *c)
+{
+	return chain_take(r, c, false);
+}
+
+static int cert_take(const struct reading *r, struct certificates *c)
+{
+	return chain_take(r, c, true);
 }
 
 static int key_take(const struct reading *r, struct certificates *c)
@@ -300,6 +271,49 @@ const char *certificate_wrong(
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* In the order in which they are read. */
+static const struct {
+	const char *name;
+	mode_t modes;
+	bool optional;
+	int (*take)(const struct reading *r, struct certificates *c);
+} file_of[] = {
+	{"ca.pem", TRUSTED_MODES, false, ca_take},
+	{"cert.pem", TRUSTED_MODES, false, cert_take},
+	{"key.pem", SECRET_MODES, false, key_take},
+	{"crl.pem", TRUSTED_MODES, true, lists_take},
+	{"deny", TRUSTED_MODES, true, denied_take},
+};
+#define FILES (sizeof(file_of) / sizeof(file_of[0]))
+
+uint64_t certificates_version(const char *folder)
+{
+	char path[FILES][PATH_BYTES];
+	const char *at[FILES];
+
+	for (unsigned i = 0; i < FILES; i++) {
+		snprintf(path[i], PATH_BYTES, "%s/%s", folder, file_of[i].name);
+		at[i] = path[i];
+	}
+	return files_version(at, FILES);
+}
+
+/* 1: it was read; 0: it is not there and need not be; or -errno. */
+static int file_read(struct reading *r, unsigned file)
+{
+	char path[PATH_BYTES];
+	const char *wrong;
+
+	snprintf(path, sizeof(path), "%s/%s", r->folder, file_of[file].name);
+	r->bytes = owned_file_read(path, file_of[file].modes, r->text, FILE_BYTES_MAX, &wrong);
+	if (r->bytes == -ENOENT && file_of[file].optional)
+		return 0;
+	if (r->bytes < 0)
+		return refused(r, file_of[file].name, "%s", wrong);
+	r->text[r->bytes] = '\0';
+	return 1;
+}
+
 /* Would another engine with the same files believe this one, dialled and dialling? */
 static int own_check(const struct reading *r, struct certificates *c)
 {
@@ -332,26 +346,11 @@ static int files_take(struct reading *r, struct certificates *c)
 {
 	int status = folder_check(r);
 
-	if (status == 0)
-		status = file_read(r, FILE_CA);
-	if (status > 0)
-		status = chain_take(r, c, false);
-	if (status == 0)
-		status = file_read(r, FILE_CERT);
-	if (status > 0)
-		status = chain_take(r, c, true);
-	if (status == 0)
-		status = file_read(r, FILE_KEY);
-	if (status > 0)
-		status = key_take(r, c);
-	if (status == 0)
-		status = file_read(r, FILE_CRL);
-	if (status > 0)
-		status = lists_take(r, c);
-	if (status == 0)
-		status = file_read(r, FILE_DENY);
-	if (status > 0)
-		status = denied_take(r, c);
+	for (unsigned file = 0; file < FILES && status >= 0; file++) {
+		status = file_read(r, file);
+		if (status > 0)
+			status = file_of[file].take(r, c);
+	}
 	return status < 0 ? status : own_check(r, c);
 }
 

@@ -55,8 +55,9 @@ struct secure {
 	struct psk_file file;
 	char identity[KEY_ID_BYTES];       /* of the first key */
 	struct certificates *certificates; /* instead of keys; NULL: keys */
-	uintptr_t epoch; /* of the certificates: links of others are verified again */
-	int64_t again_s; /* one has ended: links are verified again at that time */
+	uintptr_t epoch;  /* of the certificates: links of others are verified again */
+	int64_t again_s;  /* one has ended: links are verified again at that time */
+	int64_t looked_s; /* time of the last look; the clock may go back */
 	struct works *works;
 	struct net_timer *timer;
 	struct key_reading *reading;
@@ -432,10 +433,11 @@ static void keys_look(void *context)
 	struct key_reading *reading;
 	bool more;
 
-	if (secure->certificates && now_s >= secure->again_s) {
+	if (secure->certificates && (now_s >= secure->again_s || now_s < secure->looked_s)) {
 		secure->again_s = now_s + SECURE_AGAIN_S;
 		secure->epoch++;
 	}
+	secure->looked_s = now_s;
 	more = secure->verify && secure->verify(secure->control);
 	(void)net_timer_set(secure->timer, more ? SECURE_SOON_US : SECURE_PERIOD_US);
 	if (secure->reading || more)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the tests of this folder: clusters with keys, strangers, and what is between."""
 
+import contextlib
 import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -104,6 +106,33 @@ commonName = optional
             text = file.read()
         for folder in folders:
             replace(f"{folder}/crl.pem", text)
+
+
+class Capture:
+    """All packets of this process's network, from now on."""
+
+    def __init__(self, case):
+        try:
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+        except PermissionError:
+            case.skipTest("skipped: needs the right to see packets (CAP_NET_RAW)")
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def sent(self, *ports):
+        """The bytes of each TCP packet from or to one of the ports."""
+        wanted = {struct.pack(">H", port) for port in ports}
+        self.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while packet := self.socket.recv(1 << 17):
+                tcp = packet[4 * (packet[0] & 15):]
+                if packet[9:10] == b"\6" and wanted & {tcp[0:2], tcp[2:4]}:
+                    yield tcp[4 * (tcp[12] >> 4):]
 
 
 class Load:

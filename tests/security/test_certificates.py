@@ -7,6 +7,8 @@ import os
 import re
 import socket
 import ssl
+import struct
+import sys
 import time
 
 import secured
@@ -22,7 +24,8 @@ class Certificates(Secured):
         self.ca = secured.Authority(self.folder)
         self.folders, self.kept = [], []
 
-    def certified(self, nodes, settings=(), **options):
+    def certified(self, nodes, settings=(), first=(), **options):
+        """`first`: settings of engine 0 alone."""
         engines = harness.cluster.Cluster(
             harness.BUILD, nodes, "16MiB", settings=[*settings, "engine.huge_pages=no",
                                                      "cluster.security=required"], **options)
@@ -33,6 +36,7 @@ class Certificates(Secured):
                 self.folders.append(os.path.join(self.folder, name))
                 self.kept.append(self.ca.engine(self.folders[-1], name))
             engines.own = [[f"cluster.tls_dir={folder}"] for folder in self.folders]
+            engines.own[0] += first
             return []
         engines.secured = secured_as
         engines.start()
@@ -211,6 +215,63 @@ class Members(Certificates):
                 done = harness.run([*command, "--set", f"cluster.tls_dir={folder}", "--set",
                                     "engine.name=a"], capture_output=True, text=True)
                 self.assertRegex(re.sub(r"\s+", " ", done.stdout + done.stderr), why)
+
+
+class DataPath(Certificates):
+    """What a host that was put out can still read: it has queue pairs, keys and tokens."""
+
+    def read(self, port, request):
+        """The bytes that the request gets from the software NIC: a head and a page, or none."""
+        with socket.create_connection(("127.0.0.1", port), timeout=10 * harness.SLOW) as link, \
+                contextlib.suppress(ConnectionError), link.makefile("rb") as got:
+            link.sendall(request)
+            head = got.read(24)
+            if len(head) == 24 and (of := struct.unpack("=IIQQ", head))[1] == 0:
+                return got.read(of[3])
+        return b""
+
+    def requested(self, capture, port):
+        """A READ that an engine sent to that port of another one."""
+        return next(data[i:i + 72] for data in capture.sent(port)
+                    if (i := data.find(b"pTc2\x10\0\0\0")) >= 0 and len(data) >= i + 72)
+
+    def test_it_reads_nothing_from_a_second_later_on(self):
+        self.alone()
+        port = harness.cluster.free_port()
+        with secured.Capture(self) as capture:
+            # by its silence it would be removed after ten minutes
+            engines = self.certified(2, ["cluster.dead_after_ms=600000"],
+                                     [f"soft.port={port}"], link="tcp")
+            ctl = [harness.program("tools/peercachectl"), "--socket"]
+            harness.run([*ctl, engines.sockets[0], "put", "k", "--string", "of a prompt"],
+                        check=True)
+            harness.run([*ctl, engines.sockets[1], "get", "k"], check=True, capture_output=True)
+            request = self.requested(capture, port)
+        self.assertIn(b"of a prompt", self.read(port, request))
+        starved = self.starved(engines)
+        begun = time.monotonic()
+        secured.replace(f"{self.folders[0]}/deny", f"peercache:default/{engines.names()[1]}\n")
+        harness.wait_for(lambda: not self.read(port, request), 30, "the READ is refused")
+        took, starved = time.monotonic() - begun, self.starved(engines) - starved
+        print(f"put out after {took:.2f} s, starved {starved:.2f} s", file=sys.stderr)
+        # a second until the file is read, two if the host lets no dial come through
+        self.assertLess(took, 5 * harness.SLOW + starved)
+        counters = engines.status(0)["counters"]
+        self.assertEqual((counters["members_barred"], counters["members_died"]), (1, 0))
+        figures = engines.status(0)["figures"]
+        self.assertEqual((figures["connections_served"], figures["connections"]), (0, 0))
+        done = harness.run([*ctl, engines.sockets[1], "get", "k"], capture_output=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(self.read(port, request), b"")
+        os.unlink(f"{self.folders[0]}/deny")  # it is in again
+        harness.wait_for(lambda: b"of a prompt" in harness.run(
+            [*ctl, engines.sockets[1], "get", "k"], capture_output=True).stdout, 30, "a hit")
+        self.assertEqual(self.read(port, request), b"")
+
+
+class Wire(Certificates):
+    def test_links_with_certificates_show_no_name_and_no_page_key(self):
+        self.shows(start=lambda: self.certified(2))
 
 
 class Rotation(Certificates):

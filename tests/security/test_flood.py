@@ -2,6 +2,7 @@
 """10,000 strangers at once: half-open connections and bad handshakes. Engines with the key join
 meanwhile, the loop goes on, and memory is bounded."""
 
+import contextlib
 import os
 import socket
 import ssl
@@ -10,6 +11,7 @@ import threading
 import time
 
 from secured import harness
+from test_certificates import Certificates
 from test_security import Secured
 
 STRANGERS, AT_ONCE = 10000, 900
@@ -34,20 +36,21 @@ def resident(pid):
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmRSS"))
 
 
-class Flood(Secured):
-    def flood(self, port, first):
-        """Connects STRANGERS times from SOURCES, AT_ONCE open at a time; each sends `first`."""
+class Attack:
+    """For a Secured: begun() starts an engine, belongs() says with what others join it."""
+
+    def flood(self, port, first, at_once):
+        """Connects STRANGERS times from SOURCES, AT_ONCE open at a time; each sends `first`:
+        `at_once` of them when all have connected."""
         links = []
         for i in range(STRANGERS):
-            link = socket.create_connection(("127.0.0.1", port),
-                                            source_address=(SOURCES[i % len(SOURCES)], 0))
-            if first:
-                try:
-                    link.sendall(first)
-                except ConnectionError:
-                    pass
-            links.append(link)
-            if len(links) == AT_ONCE:
+            links.append(socket.create_connection(("127.0.0.1", port),
+                                                  source_address=(SOURCES[i % len(SOURCES)], 0)))
+            if i % at_once == at_once - 1:
+                for link in links[-at_once:]:
+                    with contextlib.suppress(OSError):
+                        link.sendall(first)
+            while len(links) >= max(at_once, AT_ONCE):
                 links.pop(0).close()
         for link in links:
             link.close()
@@ -55,15 +58,15 @@ class Flood(Secured):
     def lag_ns(self, engines):
         return engines.status(0)["loop_lag"]["p999_ns"]
 
-    def attack(self, first):
-        engines = self.secured(1, ["cluster.heartbeat_ms=200"])
+    def attack(self, first, at_once=1):
+        engines = self.begun()
         before = resident(engines.process[0].pid)
-        thread = threading.Thread(target=self.flood, args=[engines.port[0], first])
+        thread = threading.Thread(target=self.flood, args=[engines.port[0], first, at_once])
         begun = time.monotonic()
         thread.start()
         joins, starved = [], self.starved(engines)
         while thread.is_alive() and len(joins) < 5:
-            log, process = self.engine(engines.port[0], f"cluster.psk_file={self.key}")
+            log, process = self.engine(engines.port[0], *self.belongs())
             self.said(log, "ready:")
             at = time.monotonic()
             self.said(log, "joined")
@@ -86,11 +89,37 @@ class Flood(Secured):
             self.assertLess(max(joins), JOIN_SECONDS)
             self.assertLess(self.lag_ns(engines), LAG_NS)
 
+
+class WithKeys(Attack, Secured):
+    def begun(self):
+        return self.secured(1, ["cluster.heartbeat_ms=200"])
+
+    def belongs(self):
+        return [f"cluster.psk_file={self.key}"]
+
     def test_bad_handshakes_keep_no_engine_out(self):
         self.attack(client_hello())
 
     def test_half_open_connections_keep_no_engine_out(self):
         self.attack(b"")
+
+
+class WithCertificates(Attack, Certificates):
+    def begun(self):
+        return self.certified(1, ["cluster.heartbeat_ms=200"])
+
+    def belongs(self):
+        port = harness.cluster.free_port()
+        folder = os.path.join(self.folder, f"joins{port}")
+        self.ca.engine(folder, f"127.0.0.1:{port}")
+        return [f"cluster.tls_dir={folder}", f"cluster.port={port}"]
+
+    def test_bad_handshakes_keep_no_engine_out(self):
+        """The engine signs for each of them."""
+        self.attack(client_hello())
+
+    def test_handshakes_that_come_at_once_keep_no_engine_out(self):
+        self.attack(client_hello(), at_once=500)
 
 
 if __name__ == "__main__":

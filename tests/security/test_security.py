@@ -19,6 +19,12 @@ from secured import harness
 CLONE_NEWNET = 0x40000000
 
 
+def varint(number):
+    """As in a message of protobuf."""
+    return number.to_bytes(1, "little") if number < 128 else \
+        bytes([number & 127 | 128]) + varint(number >> 7)
+
+
 class Secured(harness.ClusterTest):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="peercache-security-")
@@ -62,6 +68,62 @@ class Secured(harness.ClusterTest):
         harness.wait_for(lambda: words in engines.log(0), 30, f"the log has: {words}")
         self.assertEqual([len(engines.status(i)["members"]) for i in range(engines.nodes)],
                          [engines.nodes] * engines.nodes)
+
+
+    def alone(self):
+        """Gives this process a network of its own: a capture loses packets of a busy one."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        before = os.open("/proc/self/ns/net", os.O_RDONLY)
+        self.addCleanup(os.close, before)
+        if libc.unshare(CLONE_NEWNET):
+            self.skipTest("skipped: no network namespaces: " + os.strerror(ctypes.get_errno()))
+        self.addCleanup(libc.setns, before, 0)
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+    def captured(self, start):
+        """What a process that sees all packets finds in those of the links of two engines, of
+        start(), while one stores a page and the other reads it; and names, settings, and numbers
+        (of the page's key, of the pool's region, beside which its rkey is), as they may be there.
+        """
+        with secured.Capture(self) as capture:
+            engines = start()
+            ctl = [harness.program("tools/peercachectl"), "--socket"]
+            harness.run([*ctl, engines.sockets[0], "put", "key-in-clear", "--string",
+                         "value-in-clear"], check=True)
+            harness.wait_for(lambda: not harness.run([*ctl, engines.sockets[0], "directory"],
+                                                     capture_output=True).returncode,
+                             30, "the other owner has the page's entry")
+            told = harness.run([*ctl, engines.sockets[1], "explain", "key-in-clear"],
+                               capture_output=True, text=True)
+            harness.run([*ctl, engines.sockets[1], "get", "key-in-clear"], check=True,
+                        capture_output=True)
+            seen = b"".join(capture.sent(*engines.port))
+            with open(f"/proc/{engines.process[0].pid}/maps", encoding="utf-8") as file:
+                regions = [varint(int(line.split("-")[0], 16)) for line in file
+                           if "memfd:peercache-pool" in line]
+            number = re.search(r"[0-9a-f]{32}", told.stdout)[0]
+            names = [f"127.0.0.1:{port}".encode() for port in engines.port]
+            self.stop_cleanly(engines)
+        halves = [bytes.fromhex(number)[i:i + 8] for i in (0, 8)]
+        keys = [*halves, *(half[::-1] for half in halves)]
+        return seen, [*names, b"cluster.replicas = 2", b"cluster.id"], keys, regions
+
+    def shows(self, *settings, start=None):
+        """Links with these settings, or of the engines of start(), show nothing that is there in
+        clear text."""
+        self.alone()
+
+        def begun(*of):
+            return self.start(2, pool_bytes="16MiB", settings=["engine.huge_pages=no", *of])
+        seen, words, *numbers = self.captured(lambda: begun("cluster.security=none"))
+        for word in words:
+            self.assertIn(word, seen, "the capture finds what is in clear text")
+        for of in numbers:
+            self.assertTrue(any(number in seen for number in of), of)
+        seen, words, *numbers = self.captured(start or (lambda: begun(*settings)))
+        self.assertGreater(len(seen), 2000)
+        for word in words + sum(numbers, []):
+            self.assertNotIn(word, seen)
 
 
 class Strangers(Secured):
@@ -291,63 +353,8 @@ class Keys(Secured):
 
 
 class Wire(Secured):
-    """What a process that sees all packets of a cluster finds in them."""
-
-    def captured(self, *settings):
-        """The packets between two engines while one stores a page and the other reads it."""
-        try:
-            capture = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
-        except PermissionError:
-            self.skipTest("skipped: needs the right to see packets (CAP_NET_RAW)")
-        capture.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
-        with capture:
-            engines = self.start(2, pool_bytes="16MiB",
-                                 settings=["engine.huge_pages=no", *settings])
-            ctl = [harness.program("tools/peercachectl"), "--socket"]
-            harness.run([*ctl, engines.sockets[0], "put", "key-in-clear", "--string",
-                         "value-in-clear"], check=True)
-            harness.wait_for(lambda: not harness.run([*ctl, engines.sockets[0], "directory"],
-                                                     capture_output=True).returncode,
-                             30, "the other owner has the page's entry")
-            told = harness.run([*ctl, engines.sockets[1], "explain", "key-in-clear"],
-                               capture_output=True, text=True)
-            harness.run([*ctl, engines.sockets[1], "get", "key-in-clear"], check=True,
-                        capture_output=True)
-            ports, seen = {struct.pack(">H", port) for port in engines.port}, bytearray()
-            capture.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while packet := capture.recv(1 << 17):
-                    head = 4 * (packet[0] & 15)
-                    tcp = packet[head:]
-                    if packet[9:10] == b"\6" and ports & {tcp[0:2], tcp[2:4]}:
-                        seen += tcp[4 * (tcp[12] >> 4):]
-            number = re.search(r"[0-9a-f]{32}", told.stdout)[0]
-            names = [f"127.0.0.1:{port}".encode() for port in engines.port]
-            self.stop_cleanly(engines)
-        halves = [bytes.fromhex(number)[i:i + 8] for i in (0, 8)]
-        keys = [*halves, *(half[::-1] for half in halves)]
-        return bytes(seen), [*names, b"cluster.replicas = 2", b"cluster.id"], keys
-
-    def alone(self):
-        """Gives this process a network of its own: the capture loses packets of a busy one."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        before = os.open("/proc/self/ns/net", os.O_RDONLY)
-        self.addCleanup(os.close, before)
-        if libc.unshare(CLONE_NEWNET):
-            self.skipTest("skipped: no network namespaces: " + os.strerror(ctypes.get_errno()))
-        self.addCleanup(libc.setns, before, 0)
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-
     def test_links_with_a_key_show_no_name_and_no_page_key(self):
-        self.alone()
-        seen, words, keys = self.captured("cluster.security=none")
-        for word in words:
-            self.assertIn(word, seen, "the capture finds what is in clear text")
-        self.assertTrue(any(key in seen for key in keys))
-        seen, words, keys = self.captured(f"cluster.psk_file={self.key}")
-        self.assertGreater(len(seen), 2000)
-        for word in words + keys:
-            self.assertNotIn(word, seen)
+        self.shows(f"cluster.psk_file={self.key}")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,14 @@
 #include <time.h>
 
 #include "engine/control/observe/http_inner.h"
+#include "engine/control/observe/http_token_inner.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static unsigned long accepted, incomplete, refused;
+#define TOKEN "0123456789abcdef"
+#define CODED "MTIzNDU2Nzg5YWJjZGVm" /* of all but the first character, which stands with "u:" */
+
+static unsigned long accepted, incomplete, refused, allowed;
 
 static int parse(const uint8_t *data, size_t size, struct http_request *ret)
 {
@@ -73,6 +77,18 @@ static size_t path_length(const uint8_t *data, size_t size)
 	return bytes;
 }
 
+/* The token is taken only if the request has it, or has its base64. */
+static void check_token(const uint8_t *data, size_t size, const struct http_request *request)
+{
+	static const struct http_token token = {.path = "file", .text = TOKEN};
+
+	if (!http_token_allows(&token, request->authorization))
+		return;
+	allowed++;
+	require(memmem(data, size, TOKEN, strlen(TOKEN)) ||
+		memmem(data, size, CODED, strlen(CODED)));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct http_request request, again;
@@ -85,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		accepted++;
 		require((size_t)rc <= size && data[rc - 1] == '\n');
 		check_line(data, size, &request);
+		check_token(data, size, &request);
 		/* The same without what follows, and nothing without its last byte. */
 		require(parse(data, (size_t)rc, &again) == rc);
 		require(again.head == request.head && !strcmp(again.path, request.path));
@@ -139,6 +156,8 @@ static void corpus_make(void)
 		"\x16\x03\x01\x02",
 		"GET / HTTP/1.1\r\r\n\r\r\n\r\n",
 		"GET /a\tb HTTP/1.1\r\n\r\n",
+		"GET / HTTP/1.1\r\nAuthorization: Bearer " TOKEN "\r\n\r\n",
+		"GET / HTTP/1.1\r\nauthorization:Basic dTow" CODED "\r\n\r\n",
 	};
 
 	for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -181,7 +200,7 @@ int main(void)
 	}
 	printf("replayed %u requests: %lu accepted, %lu not complete, %lu refused\n", corpora,
 		accepted, incomplete, refused);
-	return accepted && incomplete && refused ? 0 : 1;
+	return accepted && incomplete && refused && allowed ? 0 : 1;
 }
 
 #endif

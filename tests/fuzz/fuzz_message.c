@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes bytes from the network: the frame decoder and everything that serves a message. Bit 0 of
- * the first byte says whether the sender is a member already (a valid Hello is then sent first);
- * the rest is sent over the connection. Runs with libFuzzer when built for it; otherwise main()
- * replays a small corpus: whole, cut short, and with bytes changed. One thread.
+ * Fuzzes bytes from the network: the frame decoder and everything that serves a message, and what
+ * an engine with a key reads before it knows the sender. The first byte says what comes before the
+ * rest, which is sent over the connection. Bit 0: a valid Hello, the sender is a member. Bit 1: to
+ * the engine with a key, with bit 0 after a handshake with that key; no message may come of it.
+ * Runs with libFuzzer when built for it; otherwise main() replays a small corpus: whole, cut short,
+ * and with bytes changed. One thread, and the engine's own that reads the key.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <openssl/ssl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -15,6 +19,7 @@
 
 #include "engine/abi/epoch.h"
 #include "engine/abi/wire.h"
+#include "config/psk.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #define FUZZ_INCARNATION 0x4200000042ull
@@ -33,6 +38,67 @@ static size_t frame_of(const Pc__Message *message, uint8_t *ret, size_t room)
 	return bytes + 4;
 }
 
+/* ---- an engine with a key -------------------------------------------------------------------- */
+
+static struct psk_file keys; /* a key that the client takes, and one that it does not have */
+static SSL_CTX *client;      /* that of a stranger, with the key that `key` is */
+static unsigned key;
+
+static int key_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_t *ret_bytes,
+	SSL_SESSION **ret_session)
+{
+	static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+	static char identity[17];
+	SSL_SESSION *session = SSL_SESSION_new();
+
+	(void)md;
+	snprintf(identity, sizeof(identity), "%016" PRIx64, keys.key[key].id);
+	*ret_id = (const unsigned char *)identity;
+	*ret_bytes = 16;
+	*ret_session = session;
+	return session && SSL_SESSION_set1_master_key(session, keys.key[key].bytes, PSK_BYTES) &&
+	       SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, aes_128_gcm_sha256)) &&
+	       SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) &&
+	       SSL_SESSION_set_max_early_data(session, 4096);
+}
+
+static SSL *client_new(void)
+{
+	SSL *ssl = SSL_new(client);
+
+	if (!ssl)
+		abort();
+	SSL_set_bio(ssl, BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+	SSL_set_connect_state(ssl);
+	return ssl;
+}
+
+static char path[64];
+
+static void path_remove(void)
+{
+	unlink(path);
+}
+
+static void open_secured(void)
+{
+	char why[PSK_WHY_BYTES];
+
+	snprintf(path, sizeof(path), "/tmp/fuzz_message.%d", getpid());
+	if (!psk_file_make(path) || psk_file_read(path, &keys, why) < 0)
+		abort();
+	snprintf(node[1].settings.cluster_psk_file, sizeof(node[1].settings.cluster_psk_file), "%s",
+		path);
+	if (node_open(1, NULL) < 0)
+		abort();
+	atexit(path_remove);
+	keys.key[1].id = keys.key[0].id + 4;
+	client = SSL_CTX_new(TLS_client_method());
+	if (!client || SSL_CTX_set_min_proto_version(client, TLS1_3_VERSION) != 1)
+		abort();
+	SSL_CTX_set_psk_use_session_callback(client, key_use);
+}
+
 static void open_once(void)
 {
 	if (node[0].open)
@@ -42,6 +108,7 @@ static void open_once(void)
 	if (node_open(0, NULL) < 0)
 		abort();
 	node[0].control.view->own.made = 1;
+	open_secured();
 }
 
 /*
@@ -115,17 +182,45 @@ static void feed(int fd, const uint8_t *bytes, size_t count)
 	}
 }
 
+/* The whole handshake with the key of the engine. */
+static void handshake(int fd)
+{
+	SSL *ssl = client_new();
+	unsigned char wire[16384];
+	int done = 0;
+
+	key = 0;
+	for (unsigned tries = 0; tries < 1000 && done != 1; tries++) {
+		ssize_t got;
+		int out;
+
+		done = SSL_do_handshake(ssl);
+		while ((out = BIO_read(SSL_get_wbio(ssl), wire, sizeof(wire))) > 0)
+			feed(fd, wire, (size_t)out);
+		nodes_turn();
+		while ((got = recv(fd, wire, sizeof(wire), MSG_DONTWAIT)) > 0)
+			BIO_write(SSL_get_rbio(ssl), wire, (int)got);
+	}
+	SSL_free(ssl);
+	if (done != 1)
+		abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint8_t hello[1024];
+	struct control *control;
 	int fd[2];
 
 	open_once();
 	if (size == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) < 0)
 		return 0;
-	if (!rpc_link_open(&node[0].control, net_adopt(node[0].control.base, fd[0]), NULL, "fuzz"))
+	control = &node[(data[0] & 2) != 0].control;
+	if (!rpc_link_open(control, net_adopt(control->base, fd[0]), NULL, "fuzz"))
 		abort();
-	if (data[0] & 1) {
+	if ((data[0] & 3) == 3) {
+		handshake(fd[1]);
+	} else if (data[0] & 1) {
 		feed(fd[1], hello, hello_frame(false, hello, sizeof(hello)));
 		watch();
 	}
@@ -136,14 +231,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(fd[1]);
 	for (unsigned i = 0; i < 3; i++)
 		nodes_turn();
-	if (node[0].control.rpc->accepted != 0 || node[0].control.members->alive != 1)
+	if (control->rpc->accepted != 0 || control->members->alive != 1 ||
+		node[1].control.counter[COUNTER_messages_in])
 		abort();
 	return 0;
 }
 
 #ifndef FUZZ_LIBFUZZER
 
-#define CORPORA_MAX 42
+#define CORPORA_MAX 48
 
 static uint8_t corpus[CORPORA_MAX][12288];
 static size_t corpus_bytes[CORPORA_MAX];
@@ -151,7 +247,7 @@ static unsigned corpora;
 
 static void corpus_add(bool member, const Pc__Message *message)
 {
-	if (corpora + 2 >= CORPORA_MAX) /* two Hellos follow */
+	if (corpora + 8 >= CORPORA_MAX) /* two Hellos and what TLS has follow */
 		abort();
 	corpus[corpora][0] = member;
 	corpus_bytes[corpora] = 1 + frame_of(message, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
@@ -316,6 +412,39 @@ static void corpus_members(void)
 			1 + hello_frame(other, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 }
 
+/*
+ * The first bytes of strangers with the key, one that is no key, the key and a Hello as early data,
+ * and no key; and records.
+ */
+static void corpus_secured(void)
+{
+	static const uint8_t records[2][32] = {
+		{3, 0x17, 3, 3, 0, 26, 1}, {3, 0x15, 3, 3, 0, 2, 1, 0, 0x16, 3, 3, 0, 4, 1}};
+
+	for (unsigned kind = 0; kind < 4; kind++, corpora++) {
+		SSL *ssl = client_new();
+		uint8_t hello[1024];
+		size_t early = 0;
+
+		key = kind & 1;
+		if (kind == 3)
+			SSL_set_psk_use_session_callback(ssl, NULL);
+		if (kind == 2 && SSL_write_early_data(ssl, hello,
+					 hello_frame(false, hello, sizeof(hello)), &early) != 1)
+			abort();
+		if (kind != 2)
+			(void)SSL_do_handshake(ssl);
+		corpus[corpora][0] = 2;
+		corpus_bytes[corpora] = 1 + (size_t)BIO_read(SSL_get_wbio(ssl), corpus[corpora] + 1,
+						    sizeof(corpus[0]) - 1);
+		SSL_free(ssl);
+	}
+	for (unsigned i = 0; i < 2; i++, corpora++) {
+		memcpy(corpus[corpora], records[i], sizeof(records[i]));
+		corpus_bytes[corpora] = sizeof(records[i]);
+	}
+}
+
 /* A summary was sent and one was taken. Few changes of a message lead to either. */
 static bool summaries_seen(void)
 {
@@ -352,6 +481,7 @@ int main(int argc, char **argv)
 	corpus_connect();
 	corpus_summary();
 	corpus_members();
+	corpus_secured();
 	for (unsigned c = 0; c < corpora; c++) {
 		LLVMFuzzerTestOneInput(corpus[c], corpus_bytes[c]);
 		for (size_t cut = (size_t)random() % step; cut < corpus_bytes[c]; cut += step)
@@ -367,8 +497,11 @@ int main(int argc, char **argv)
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_asked],
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_sent],
 		summaries_taken ? "some" : "none");
-	if (!summaries_seen())
+	printf("%llu strangers refused\n",
+		(unsigned long long)node[1].control.counter[COUNTER_strangers_refused]);
+	if (!summaries_seen() || !node[1].control.counter[COUNTER_strangers_refused])
 		abort();
+	SSL_CTX_free(client);
 	nodes_teardown();
 	return 0;
 }

@@ -171,6 +171,8 @@ int node_open(unsigned i, const char *seeds)
 	n->doors_opened = 0;
 	status = epochs_open(control, door_opened);
 	if (status == 0)
+		status = secure_open(control);
+	if (status == 0)
 		status = view_open(control);
 	if (status == 0)
 		status = rpc_port_open(control);
@@ -204,6 +206,7 @@ void node_close(unsigned i)
 	rpc_close(control);
 	view_close(control);
 	rpc_port_close(control);
+	secure_close(control);
 	/*
 	 * Only the event loop frees the data of a cancelled name look-up, so it must run once more.
 	 */

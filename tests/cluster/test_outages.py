@@ -193,7 +193,8 @@ class Unequal(Outage):
             self.store_round(engines, rounds)
             rounds += 1
         counters = self.counters(engines, capacity, rounds)
-        self.assertGreater(counters[1]["sets_partial"] + counters[2]["sets_partial"], 0)
+        # its shard has the newest pages: no owner refuses an entry
+        self.assertEqual([c["sets_partial"] for c in counters], [0] * 3)
         self.stop_cleanly(engines)
 
     def test_a_small_engine_owns_a_share_in_proportion_to_its_capacity(self):

@@ -103,6 +103,43 @@ int __wrap_pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 	return rc;
 }
 
+/* The page of an entry, as its holder has it, can be found by no reader from now on. */
+static void entry_left(const struct dir_entry *entry)
+{
+	int node = node_by_ref(entry->ref);
+	struct control *control = node >= 0 ? &world.node[node].control : NULL;
+	struct page_key key;
+
+	if (control && (place_on_disk(entry->place)
+				       ? tier_named(control, entry->place, entry->generation, &key)
+				       : pool_key(control->rail[place_rail(entry->place)].pool,
+						 entry->place, entry->generation, &key)))
+		++*left_of(&key);
+}
+
+/* A full shard: the page whose entry makes room is at other owners, or is a miss. */
+__typeof__(shard_displace) __real_shard_displace, __wrap_shard_displace;
+
+bool __wrap_shard_displace(struct shard *shard, const struct page_key *key)
+{
+	uint32_t at[2] = {dir_bucket_first(key, shard->bits)};
+	struct bucket before[2];
+	bool done;
+
+	at[1] = dir_bucket_other(at[0], dir_tag(key), shard->bits);
+	for (unsigned i = 0; i < 2; i++)
+		before[i] = shard->bucket[at[i]];
+	done = __real_shard_displace(shard, key);
+	for (unsigned i = 0; done && i < 2 * BUCKET_ENTRIES; i++) {
+		const struct dir_entry *was = &before[i / BUCKET_ENTRIES].entry[i % BUCKET_ENTRIES];
+
+		if (was->tag &&
+			!shard->bucket[at[i / BUCKET_ENTRIES]].entry[i % BUCKET_ENTRIES].tag)
+			entry_left(was);
+	}
+	return done;
+}
+
 /* Pages that were on a disk, and are in no pool. */
 __typeof__(disk_lost) __real_disk_lost, __wrap_disk_lost;
 

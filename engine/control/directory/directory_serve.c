@@ -117,6 +117,7 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 {
 	struct control *control = dir->control;
 	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
+	bool displaces;
 
 	*ret_evicted = ghost_take(&control->shard->ghosts, key, control->shard->entries);
 	control->counter[COUNTER_entries_again_soon] = control->shard->ghosts.soon;
@@ -124,14 +125,20 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 	}
+	/* the newest pages are found, and a set does not fail: what loses its entry is a miss */
+	displaces = rc == -ENOSPC && !entry_any(control, key, NULL) &&
+		    shard_displace(control->shard, key);
+	if (displaces)
+		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
+	dir->own.refused |= displaces; /* it may be one of this engine's */
 	if (rc == 0 && *ret_evicted == EVICTED_NOT && entry_any(control, key, at))
 		*ret_evicted = EVICTED_COPY;
 	if (rc == 0)
 		control->counter[COUNTER_entries_inserted]++;
-	else if (entry_any(control, key, NULL))
-		control->counter[COUNTER_entries_surplus]++;
-	else
+	if (displaces || (rc != 0 && !entry_any(control, key, NULL)))
 		control->counter[COUNTER_entries_dropped]++;
+	else if (rc != 0)
+		control->counter[COUNTER_entries_surplus]++;
 	return rc == 0;
 }
 

@@ -497,6 +497,30 @@ bool shard_yield(struct shard *shard, const struct page_key *key,
 	return false;
 }
 
+bool shard_displace(struct shard *shard, const struct page_key *key)
+{
+	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
+	uint32_t second = dir_bucket_other(first, tag, shard->bits);
+	unsigned start = (unsigned)shard->displaced;
+
+	for (unsigned disk = 2; disk--;)
+		for (unsigned i = 0; i < 2 * BUCKET_ENTRIES; i++) {
+			unsigned k = (start + i) % (2 * BUCKET_ENTRIES);
+			struct cell cell = {
+				k < BUCKET_ENTRIES ? first : second, k % BUCKET_ENTRIES};
+			struct dir_entry entry = cell_load(shard, cell);
+
+			if (!entry.tag || entry.tag == tag || (disk && !place_on_disk(entry.place)))
+				continue;
+			change_begin(shard);
+			cell_clear(shard, cell);
+			change_end(shard);
+			shard->displaced++;
+			return true;
+		}
+	return false;
+}
+
 /* ---- what holders learn of their entries ----------------------------------------------------- */
 
 void shard_digest(

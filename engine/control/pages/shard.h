@@ -37,6 +37,7 @@ struct shard {
 	struct shard_side *side; /* array, one for each bucket */
 	uint32_t bits;           /* log2 of the number of buckets, 6..31 */
 	uint64_t entries;        /* number of live entries */
+	uint64_t displaced;      /* entries that shard_displace() removed */
 	struct ghosts ghosts;    /* of keys whose entries this host had */
 };
 
@@ -83,6 +84,12 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
  */
 bool shard_yield(struct shard *shard, const struct page_key *key,
 	bool (*alive)(void *context, uint32_t ref), void *context);
+
+/*
+ * Removes one entry of another key from the candidate buckets of the key, of a page on disk if
+ * there is one: readers find that page at another owner, or miss it. False: they have none.
+ */
+bool shard_displace(struct shard *shard, const struct page_key *key);
 
 /*
  * The digest of a slot of the map: the sum of this over its entries. A holder computes it from its

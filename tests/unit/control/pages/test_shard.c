@@ -182,6 +182,42 @@ static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 }
 
 /* A bucket whose counter is full is never taken for one that misses no entry. */
+/* An entry of another key goes, of a page on disk first; the one that takes its room is found. */
+static void a_full_shard_displaces_an_entry_of_another_key(void **state)
+{
+	struct shard shard = shard_new(64);
+	struct dir_entry found;
+	struct page_key key, disk = {{0}};
+	uint64_t n = 0, left = 0;
+
+	(void)state;
+	do
+		key = key_of(n++);
+	while (shard_insert(&shard, &key, REF, place_make(0, (uint32_t)n), 1) == 0);
+	for (uint64_t k = 0; k < n - 1; k++) {
+		struct page_key other = key_of(k);
+		uint32_t first = dir_bucket_first(&key, shard.bits);
+
+		if (reader_finds(&shard, &other, REF, &found) == 1 &&
+			dir_bucket_first(&other, shard.bits) == first) {
+			disk = other;
+			assert_int_equal(
+				shard_insert(&shard, &other, REF, place_make(PLACE_DISK, 9), 1), 0);
+			break;
+		}
+	}
+	assert_true(shard_displace(&shard, &key));
+	assert_false(reader_finds(&shard, &disk, REF, &found));
+	assert_int_equal(shard_insert(&shard, &key, REF, 3, 1), 0);
+	assert_true(reader_finds(&shard, &key, REF, &found));
+	/* the key's own entries stay */
+	while (shard_displace(&shard, &key))
+		left++;
+	assert_in_range(left, BUCKET_ENTRIES, 2 * BUCKET_ENTRIES - 1);
+	assert_true(reader_finds(&shard, &key, REF, &found));
+	shard_close(&shard);
+}
+
 static void a_counter_of_entries_elsewhere_that_is_full_stays_full(void **state)
 {
 	struct shard shard = shard_new(256);
@@ -425,6 +461,7 @@ int main(void)
 		cmocka_unit_test(entries_that_look_empty_to_readers_are_refused),
 		cmocka_unit_test(a_late_remove_never_deletes_a_newer_entry),
 		cmocka_unit_test(a_deleted_entry_does_not_hide_one_in_its_second_bucket),
+		cmocka_unit_test(a_full_shard_displaces_an_entry_of_another_key),
 		cmocka_unit_test(a_counter_of_entries_elsewhere_that_is_full_stays_full),
 		cmocka_unit_test(a_displaced_entry_is_found_in_its_second_bucket),
 		cmocka_unit_test(keys_with_one_tag_and_swapped_buckets_are_kept_apart),

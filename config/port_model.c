@@ -49,6 +49,7 @@ static const struct word {
 #ifdef TEST_HOOKS
 	WORD("doorbell", "doorbell=80ns (0ns to 100us)", times, 0, 100000, doorbell_ns),
 	WORD("line", "line=30ns (0ns to 100us)", times, 0, 100000, line_ns),
+	WORD("far", "far=1 (0 to 4G)", counts, 0, UINT32_MAX, far_ports),
 	WORD("still", "still", NULL, 0, 0, still),
 #endif
 #undef WORD

@@ -33,6 +33,9 @@ struct port_model {
 	 * wrote, ns; only with test.clock_file */
 	uint32_t doorbell_ns;
 	uint32_t line_ns;
+	/* number of the ports of this machine, whose links answers to others cross, too; 0: they do
+	 * not */
+	uint32_t far_ports;
 #endif
 };
 
@@ -57,6 +60,9 @@ struct port_model {
  *   doorbell=0ns    time of the poll core that a doorbell costs, about 80 ns on a real port
  *   line=0ns        time of the poll core to read a CQE or page head that the NIC wrote, about 30
  *                   ns on a real port; both count only with test.clock_file
+ *   far=0           a number, the same for all engines of a measurement: an answer of several
+ *                   packets crosses the link of the port that it comes from, too, behind its
+ *                   answers to all others; in /dev/shm/peercache-ports-NUMBER
  *
  * Returns 0, or -EINVAL with "what is wrong; what to do" in `why` and *ret unchanged. Any thread.
  */

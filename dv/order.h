@@ -236,4 +236,19 @@ static inline uint64_t dv_hint_load64(const uint64_t *hint)
 	return __atomic_load_n(hint, __ATOMIC_RELAXED);
 }
 
+/*
+ * Reserves `span` of a time that several processes share, from `from` on or when it is free.
+ * Returns the end. Nothing is ordered by it.
+ */
+static inline uint64_t dv_hint_take64(uint64_t *free_at, uint64_t from, uint64_t span)
+{
+	uint64_t seen = dv_hint_load64(free_at), end;
+
+	do
+		end = (seen > from ? seen : from) + span;
+	while (!__atomic_compare_exchange_n(
+		free_at, &seen, end, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	return end;
+}
+
 #endif

@@ -12,11 +12,15 @@
  * meanwhile, at the times it would have done it.
  *
  * Simplifications: longer answers are not interleaved, and cross the link in the order in which
- * steps serve their QPs; requests and the remote port's link cost nothing.
+ * steps serve their QPs; requests cost nothing, nor does the remote port's link without far=N.
  *
  * Runs in a step, under nic->lock, except soft_model_open() and soft_model_far().
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +41,28 @@ static uint64_t gap_of(uint32_t messages_per_s)
 {
 	return messages_per_s ? 1000000000ull * SOFT_TICKS_NS / messages_per_s : 0;
 }
+
+#ifdef TEST_HOOKS
+/* Maps the links of all ports of this machine. */
+static int far_ports_open(struct dv_device *nic, uint32_t number)
+{
+	size_t bytes = SOFT_FAR_PORTS * sizeof(struct soft_far_port);
+	char name[48];
+	void *at;
+	int fd;
+
+	snprintf(name, sizeof(name), "/peercache-ports-%u", number);
+	fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+		return dv_fail(-errno, "opening %s: the file %s of far ports: %m", nic->name, name);
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (at == MAP_FAILED)
+		return dv_fail(-errno, "opening %s: mapping %s: %m", nic->name, name);
+	nic->model.far = at;
+	return 0;
+}
+#endif
 
 int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 {
@@ -71,8 +97,32 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 		.due = UINT64_MAX,
 		.gbps = model->rate_gbps,
 	};
+#ifdef TEST_HOOKS
+	return model->far_ports ? far_ports_open(nic, model->far_ports) : 0;
+#else
 	return 0;
+#endif
 }
+
+void soft_model_close(struct dv_device *nic)
+{
+	if (nic->model.far)
+		munmap(nic->model.far, SOFT_FAR_PORTS * sizeof(*nic->model.far));
+	nic->model.far = NULL;
+}
+
+/* The answer, which is ready at `from`, crosses the link of the port that it comes from. */
+static uint64_t far_link(struct dv_qp *qp, uint64_t from, uint64_t bytes, uint64_t wire)
+{
+	struct soft_far_port *port;
+	uint64_t hash;
+
+	memcpy(&hash, qp->remote.gid + 8, sizeof(hash));
+	port = &qp->nic->model.far[(hash * 0x9e3779b97f4a7c15ull) >> 52];
+	dv_hint_store64(&port->bytes, dv_hint_load64(&port->bytes) + bytes);
+	return dv_hint_take64(&port->free_at, from, wire) - wire;
+}
+static_assert(SOFT_FAR_PORTS == 1u << 12, "the upper 12 bits of a hash");
 
 void soft_model_register(const struct dv_device *nic, size_t length)
 {
@@ -169,6 +219,8 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 		there = take(&model->small_at, model->before + model->rtt, wire);
 		there = later(there, arrives + wire);
 	} else {
+		if (TEST_HOOK(model->far))
+			arrives = model->rtt + far_link(qp, arrives - model->rtt, bytes, wire);
 		there = take(&model->link_at, arrives, wire);
 	}
 	take(&model->message_at, model->before, model->port_gap);

@@ -13,6 +13,13 @@
 #define SOFT_TICKS_NS 64u
 #define SOFT_READS_MAX 16u /* READs that one QP may have in flight, at most */
 
+/* A port of this machine, by a hash of its gid, in memory that all processes share. */
+#define SOFT_FAR_PORTS 4096u
+struct soft_far_port {
+	uint64_t free_at; /* ticks: from then on its link is free for an answer */
+	uint64_t bytes;   /* of the answers that crossed it, with headers */
+};
+
 struct soft_model {
 	/* uneven: memory of another NUMA node has a lower rate and a longer latency */
 	bool on, still, uneven;
@@ -31,6 +38,7 @@ struct soft_model {
 	uint64_t before; /* lower bound of the start times of the WQEs that this step starts */
 	uint64_t due;    /* earliest time of the work that the last step postponed */
 	uint64_t gbps;
+	struct soft_far_port *far; /* NULL: links of far ports cost nothing */
 };
 
 /* State of one QP of the port. */

@@ -236,6 +236,7 @@ static void free_nic(struct dv_device *nic)
 {
 	if (nic->event_fd >= 0)
 		close(nic->event_fd);
+	soft_model_close(nic);
 	pthread_mutex_destroy(&nic->lock);
 	free(nic->qps);
 	free(nic->qp_slots);

@@ -380,7 +380,7 @@ unsigned soft_retire(struct dv_qp *qp);
 /* Moves the QP to the error state: executed WQEs complete, all others are flushed. */
 void soft_flush(struct dv_qp *qp);
 
-/* model.c: in a step, under nic->lock, with nic->model.on; except _open, _register and _far */
+/* model.c: in a step, under nic->lock, with nic->model.on; except _open, _close, _register, _far */
 int soft_model_open(struct dv_device *nic, const struct dv_options *options);
 /* Is the WQE's payload moved? A model may simulate only the time. */
 static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
@@ -388,6 +388,7 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 	return op->total <= SOFT_SMALL_BYTES || !nic->model.still;
 }
 
+void soft_model_close(struct dv_device *nic);
 void soft_model_register(const struct dv_device *nic, size_t length); /* takes that time */
 /* Is the memory on another NUMA node than the NIC? False if the kernel does not tell. */
 bool soft_model_far(const struct dv_device *nic, const void *base);

@@ -67,7 +67,7 @@ static void every_word_is_parsed_in_any_order(void **state)
 /* Words for measurements; a build without test hooks refuses them and names the build. */
 static void words_for_measurements_need_test_hooks(void **state)
 {
-	static const char text[] = "400G,line=30ns,doorbell=80ns,still";
+	static const char text[] = "400G,line=30ns,doorbell=80ns,still,far=7";
 	struct port_model model;
 	char why[256];
 
@@ -75,6 +75,7 @@ static void words_for_measurements_need_test_hooks(void **state)
 #ifdef TEST_HOOKS
 	assert_int_equal(port_model_parse(text, &model, why, sizeof(why)), 0);
 	assert_int_equal(model.doorbell_ns, 80);
+	assert_int_equal(model.far_ports, 7);
 	assert_int_equal(model.line_ns, 30);
 	assert_true(model.still);
 	assert_int_equal(port_model_parse("400G", &model, why, sizeof(why)), 0);

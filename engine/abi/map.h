@@ -82,6 +82,8 @@ struct map_shared {
 	 * (control/members/suspect.h), so look-ups ask it last. Each bit is valid alone.
 	 */
 	alignas(64) uint64_t suspects[NODES_MAX / 64];
+	/* the same: members that are being drained, whose pages are read last */
+	uint64_t leaving[NODES_MAX / 64];
 	/* owner: control plane; struct map_member by owner number */
 	alignas(64) uint64_t owner[OWNERS_MAX];
 	/* owner: control plane; struct map_slot */
@@ -95,6 +97,12 @@ static_assert(sizeof(struct map_shared) <= 1u << 20, "1 MiB of each status segme
 static inline bool map_suspect(const struct map_shared *shared, uint16_t peer)
 {
 	return shm_load64(&shared->suspects[peer / 64]) >> peer % 64 & 1;
+}
+
+/* True if the member with this number, below NODES_MAX, is being drained. */
+static inline bool map_leaving(const struct map_shared *shared, uint16_t peer)
+{
+	return shm_load64(&shared->leaving[peer / 64]) >> peer % 64 & 1;
 }
 
 /*

@@ -179,6 +179,7 @@ enum page_why {
 	PAGE_PREFETCHED, /* a copy that a client of this host has requested */
 	PAGE_DRAINED,    /* a copy of a page of a host that was drained */
 	PAGE_KEPT,       /* a copy of a page that a client of another host has stored */
+	PAGE_HOT,        /* a copy of a page that clients of several hosts use again and again */
 	PAGE_WHYS
 };
 

@@ -58,7 +58,7 @@
 #include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
-#define ABI_VERSION 26u
+#define ABI_VERSION 27u
 #define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
 #define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
 #define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */

@@ -8,6 +8,6 @@
 #ifndef ABI_WIRE_H
 #define ABI_WIRE_H
 
-#define WIRE_VERSION 20u
+#define WIRE_VERSION 21u
 
 #endif

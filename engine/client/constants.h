@@ -63,6 +63,7 @@
  * holders every 20 ms */
 #define TOUCH_WAKE_NS 2000000ull
 #define PEER_REST_NS 1000000000ull  /* after a failed READ a peer is tried last for this time */
+#define PEER_LOAD_NS 50000000ull    /* half-life of pc_channel.peer_load */
 #define RAIL_REST_NS 100000000ull   /* after a failed op a rail is used last for this time */
 #define REFUSED_NS 20000000ull      /* how long a refused request for credits stops new ones */
 #define STOCK_IDLE_NS 1000000000ull /* credits that are not used for this time are returned */

@@ -503,7 +503,8 @@ PC_API void pc_wait(struct pc_batch *batch);
  *   "here"       where this host has the page, by its engine: "memory", "disk", "nowhere" or
  *                "not known"
  *   "here_why"   if it is in memory: "stored" by a client of this host, "prefetched",
- *                "kept for others": it is a storage host, or "drained": from a host that was
+ *                "kept for others": it is a storage host, "drained": from a host that was, or "hot":
+ *                clients of several hosts use it again and again
  *   "result"     of a get: "hit", "miss", "stale" or "unreachable"
  *   "cause"      why it is unreachable, else "": "no map" (the owners are not known),
  *                "holder", "owner" (one cannot be READ), "suspect owner" (it is not asked, as

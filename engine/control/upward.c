@@ -21,6 +21,7 @@
 
 static void upward_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
+	copies_peer_leaves(control, peer, false);
 	if (control->directory)
 		directory_member_gone(control, peer, ref);
 	if (control->conns)
@@ -32,6 +33,7 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 	const struct member *member = link->member;
 
 	epochs_heard(control, hello);
+	copies_peer_leaves(control, member->record.peer, false);
 	directory_link_up(control, member->record.peer);
 	if (control->conns)
 		conns_link_up(control, member->record.ref);
@@ -99,7 +101,8 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		SERVE(PUBLISH, directory_serve_publish(control, link, m->publish));
 		SERVE(REMOVE, directory_serve_remove(control, link, m->remove));
 		SERVE(ACK, directory_serve_ack(control, link, m->ack));
-		SERVE(TOUCH, directory_serve_touch(control, link, m->touch));
+		SERVE(TOUCH, directory_serve_touch(control, link, m->touch) &&
+				     copies_serve_touch(control, link, m->touch));
 		SERVE(FORGET, directory_serve_forget(control, link, m->forget));
 		SERVE(DIGEST_ASK, directory_serve_digest_ask(control, link, m->digest_ask));
 		SERVE(DIGEST, directory_serve_digest(control, link, m->digest));

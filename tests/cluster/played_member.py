@@ -10,7 +10,7 @@ import time
 
 os.environ.pop("PEERCACHE_SECURE", None)  # what is played here has no key
 
-WIRE = 20  # WIRE_VERSION of engine/abi/wire.h
+WIRE = 21  # WIRE_VERSION of engine/abi/wire.h
 # engine/control/members/agreed.def with the values of a cluster that tests start
 AGREED = ["cluster.id = default", "cluster.replicas = 2",
           "placement of keys = rendezvous-fnv1a-murmur3-cubic24", "slots of the directory = 65536",

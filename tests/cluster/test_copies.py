@@ -227,6 +227,12 @@ class Copies(harness.ClusterTest):
                          (0, "done", len(keys), 0))
         self.assertEqual(drain["copied_bytes"], len(keys) * PAGE)
         self.assertEqual(self.made(engines, 1) + self.made(engines, 2), len(keys))
+        # readers prefer the other holders, while it is still there
+        used = [engines.status(i)["counters"]["pages_used_remotely"] for i in (0, 1)]
+        self.assertEqual(self.get(sessions[2], keys), keys)
+        harness.wait_for(lambda: engines.status(1)["counters"]["pages_used_remotely"] > used[1],
+                         60, "the other holder knows of the use")
+        self.assertEqual(engines.status(0)["counters"]["pages_used_remotely"], used[0])
         shown = [json.loads(ctl(engines.sockets[i], "--json", "explain", keys[0]).stdout)
                  for i in (1, 2)]
         self.assertIn("drained", [one.get("here_why") for one in shown])
@@ -239,6 +245,34 @@ class Copies(harness.ClusterTest):
         harness.wait_for(lambda: self.get(sessions[2], keys) == keys, 60, "every page is found")
         self.assertEqual(ctl(engines.sockets[1], "undrain").returncode, 0)
         for session in sessions[1:]:
+            session.close()
+
+    def test_a_page_that_several_hosts_use_gets_further_holders(self):
+        engines = self.start(4, pool_bytes="16MiB", settings=SETTINGS)
+        sessions = [_peercache.Session(socket) for socket in engines.sockets]
+        keys = [f"page {n}" for n in range(8)]
+        alone = [f"alone {n}" for n in range(8)]
+        self.put(sessions[0], keys + alone)
+
+        def spread():
+            for session in sessions[1:]:
+                self.assertEqual(session.exists(SPACE, keys, 20000), [True] * len(keys))
+                self.assertEqual(self.get(session, keys), keys)
+            self.assertEqual(self.get(sessions[3], alone), alone)
+            return sum(engines.status(i)["counters"]["copies_hot"] for i in (1, 2, 3)) == 16
+        harness.wait_for(spread, 60, "each page has two more holders")
+        self.assertEqual(engines.status(0)["counters"]["hot_offered"], 16)
+        for key in keys:
+            shown = [json.loads(ctl(socket, "--json", "explain", key).stdout)
+                     for socket in engines.sockets]
+            self.assertEqual(len(shown[0]["holders"]), 3)
+            self.assertEqual([one.get("here_why") for one in shown].count("hot"), 2)
+        self.assertGreater(engines.figure(1, "copies_hot_bytes"), 0)
+        self.assertEqual(self.made(engines, 0), 0)
+        # a removal reaches all of them
+        self.assertEqual(sessions[1].remove(SPACE, keys, 20000), [True] * len(keys))
+        for session in sessions:
+            self.assertEqual(self.get(session, keys), [])
             session.close()
 
     def test_a_drain_evicts_nothing_and_says_what_has_no_room(self):

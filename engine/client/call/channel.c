@@ -87,7 +87,7 @@ static int channel_begin_session(
 	ch->looked_ns = clock_monotonic_ns();
 	map_forget(ch);
 	/* the numbers of peers are those of this host's engine, which is another one now */
-	memset(ch->peer_rest_until_ns, 0, NODES_MAX * sizeof(*ch->peer_rest_until_ns));
+	memset(ch->peer_rest_until_ns, 0, 2 * NODES_MAX * sizeof(*ch->peer_rest_until_ns));
 	return 0;
 }
 
@@ -412,11 +412,12 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 	ch->memory_changes = UINT32_MAX;
 	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
-	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
+	ch->peer_rest_until_ns = calloc(2 * NODES_MAX, sizeof(*ch->peer_rest_until_ns));
 	if (!ch->cache || !ch->memory || !ch->peer_rest_until_ns) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
+	ch->peer_load = ch->peer_rest_until_ns + NODES_MAX;
 	/* as in channel_ready(): half of the time is for the rest */
 	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
 	rc = channel_attach(ch, now_ns + wait_ns);

@@ -443,7 +443,8 @@ static void text_put_reader(FILE *out, const struct explain *x)
 	static const char *const whys[PAGE_WHYS] = {[PAGE_STORED] = "stored",
 		[PAGE_PREFETCHED] = "prefetched",
 		[PAGE_DRAINED] = "drained",
-		[PAGE_KEPT] = "kept for others"};
+		[PAGE_KEPT] = "kept for others",
+		[PAGE_HOT] = "hot"};
 	static const char *const results[] = {[EXPLAIN_HIT] = "hit",
 		[EXPLAIN_STALE] = "stale",
 		[EXPLAIN_MISS] = "miss",

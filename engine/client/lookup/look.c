@@ -49,6 +49,9 @@
 
 #define NO_HOLDER (1ull << 32) /* no ref */
 
+#define RANK_SHIFT 60 /* of a location's rank beside the load of its holder */
+#define LOAD_MAX ((1ull << RANK_SHIFT) - 1)
+
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
 
 /* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
@@ -373,6 +376,31 @@ static unsigned location_rank(enum owner_rank rank, bool on_disk)
 }
 
 /*
+ * How much is queued at the peer, for the choice among holders of a page. What a READ that was not
+ * answered yet takes there is not known: see peer_chosen().
+ */
+static uint64_t peer_load(struct pc_channel *ch, uint16_t peer)
+{
+	uint64_t steps = (ch->now_ns - ch->peer_loads_ns) / PEER_LOAD_NS;
+
+	if (steps) {
+		for (uint32_t i = 0; i < ch->map->peers; i++)
+			ch->peer_load[i] = steps < 64 ? ch->peer_load[i] >> steps : 0;
+		ch->peer_loads_ns += steps * PEER_LOAD_NS;
+	}
+	return ch->peer_load[peer] < LOAD_MAX ? ch->peer_load[peer] : LOAD_MAX;
+}
+
+/* A page is READ from this holder of several: the next ones of the batch may take another one. */
+static void peer_chosen(struct pc_channel *ch, uint32_t ref)
+{
+	const struct map_member *m = map_by_ref(ch, ref);
+
+	if (m)
+		ch->peer_load[m->peer] += 1 + ch->peer_load_run / RUN_PAGES_MAX;
+}
+
+/*
  * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
  */
 static inline uint32_t directory_matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
@@ -382,16 +410,34 @@ static inline uint32_t directory_matches(const struct bucket *bucket, uint32_t t
 	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
 }
 
-/* A set stores the page in memory: an entry that names a page on a disk is of no use for it. */
-static bool directory_disk_useless(const struct pc_batch *b, const struct dir_entry *e)
+/*
+ * A location that was wrong is not tried again. A set stores the page in memory: an entry that
+ * names a page on a disk is of no use for it.
+ */
+static bool location_useful(
+	const struct pc_batch *b, const struct page_work *p, const struct dir_entry *e)
 {
-	return place_on_disk(e->place) && b->kind == BATCH_SET;
+	return !(e->ref == p->wrong.ref && e->place == p->wrong.place &&
+		       e->generation == p->wrong.generation) &&
+	       !(place_on_disk(e->place) && b->kind == BATCH_SET);
+}
+
+/* The order in which the location is tried, the lowest first. */
+static uint64_t location_order(
+	struct pc_channel *ch, const struct map_member *m, const struct dir_entry *e)
+{
+	bool leaves = map_leaving(&ch->session->status->map, m->peer);
+	enum owner_rank rank = leaves ? RANK_RESTS : directory_rank(ch, m);
+
+	return (uint64_t)location_rank(rank, place_on_disk(e->place)) << RANK_SHIFT |
+	       peer_load(ch, m->peer);
 }
 
 /*
  * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
- * host's first; those of peers that failed recently last. False: the bucket has none; of a match:
- * or entries may be in the second bucket, too.
+ * host's first, then the one whose holder has the least queued; those of peers that failed recently
+ * or are drained last. False: the bucket has none; of a match: or entries may be in the second
+ * bucket, too.
  */
 static bool directory_match(
 	const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
@@ -399,7 +445,7 @@ static bool directory_match(
 	struct pc_channel *ch = b->channel;
 	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
 	struct location found[BUCKET_ENTRIES];
-	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
+	uint64_t orders[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
 	if (unlikely(b->kind == BATCH_MATCH))
@@ -409,25 +455,25 @@ static bool directory_match(
 		uint32_t k = start + (uint32_t)__builtin_ctz(left);
 		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
 		const struct map_member *m = map_by_ref(ch, e->ref);
-		unsigned rank, at;
+		uint64_t order;
+		unsigned at;
 
-		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
-				  e->generation == p->wrong.generation))
+		if (!m || unlikely(!location_useful(b, p, e)))
 			continue;
-		if (unlikely(directory_disk_useless(b, e)))
-			continue;
-		rank = location_rank(directory_rank(ch, m), place_on_disk(e->place));
-		for (at = n++; at && ranks[at - 1] > rank; at--) {
+		order = location_order(ch, m, e);
+		for (at = n++; at && orders[at - 1] > order; at--) {
 			found[at] = found[at - 1];
-			ranks[at] = ranks[at - 1];
+			orders[at] = orders[at - 1];
 		}
 		found[at] = (struct location){e->ref, e->place, e->generation};
-		ranks[at] = rank;
+		orders[at] = order;
 	}
 	if (!n)
 		return false;
 	p->at = found[0];
 	p->others = (uint8_t)(n - 1);
+	if (n > 1)
+		peer_chosen(ch, found[0].ref);
 	for (unsigned k = 1; k < n; k++)
 		/* page_wrong() takes the last location of other[] first */
 		p->other[n - 1 - k] = found[k];

@@ -365,6 +365,15 @@ static inline uint64_t page_attempt_ns(const struct pc_batch *b, unsigned parts)
 	return ch->now_ns + (ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX);
 }
 
+/* READs of pages of the peer, `bytes` in all, were answered: pc_channel.peer_load. */
+static inline void peer_load_add(const struct pc_batch *b, uint32_t peer, uint32_t bytes)
+{
+	struct pc_channel *ch = b->channel;
+
+	ch->peer_load_run = (ch->now_ns - b->submitted_ns) * bytes >> 10;
+	ch->peer_load[peer] += ch->peer_load_run;
+}
+
 /* ---- segments -------------------------------------------------------------------------------- */
 
 /* Distance between the starts of the segments of a regular page; 0: it has only one. */

@@ -364,6 +364,7 @@ void page_hit(struct pc_batch *b, uint32_t i)
 	if (!(p->flags & PAGE_REGISTERED))
 		ch->counts.bytes_staged += p->bytes;
 	ch->peer_rest_until_ns[p->peer] = 0;
+	peer_load_add(b, p->peer, p->bytes);
 	notice_touch(ch, p, channel_now_ms(ch));
 	page_done(b, i, PC_HIT);
 }

@@ -128,6 +128,7 @@ static void run_answer(struct pc_channel *ch, const struct client_request *r,
 	ch->counts.hits_remote += hits;
 	ch->counts.bytes_read += r->bytes / r->pages * hits;
 	ch->peer_rest_until_ns[peer] = 0;
+	peer_load_add(b, peer, r->bytes);
 }
 
 /* ---- answers of any op ----------------------------------------------------------------------- */
@@ -226,6 +227,7 @@ static inline void hits_end(struct pc_channel *ch, const struct client_request *
 	ch->moves += pages;
 	ch->counts.hits_remote += pages;
 	ch->counts.bytes_read += r->bytes;
+	peer_load_add(b, p->peer, r->bytes);
 	for (;;) {
 		struct cache_entry *e = cache_again_same(ch, p->cached, now_ms);
 

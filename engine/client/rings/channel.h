@@ -140,6 +140,11 @@ struct pc_channel {
 	/* member found by the last map_search(); NULL: none since the last map change */
 	const struct map_member *map_last;
 	uint64_t *peer_rest_until_ns; /* by peer number */
+	/* the same: KiB x ns that READs of pages of the peer took lately, halved every
+	 * PEER_LOAD_NS: as much as was queued there on average */
+	uint64_t *peer_load;
+	uint64_t peer_loads_ns; /* CLOCK_MONOTONIC until which all are halved */
+	uint64_t peer_load_run; /* what the last READ added */
 
 	struct cache_set *cache; /* CACHE_SETS sets */
 	/* counts the changes of keys and locations in the cache: while it stays the same, what a

@@ -57,6 +57,7 @@ struct copies;        /* copies/: pages of other hosts that are brought here */
 struct offers;        /* copies/: pages that other hosts offer to this one */
 struct drain;         /* copies/: pages of this host that are offered to others */
 struct storage;       /* copies/: pages that are offered to storage hosts as they are stored */
+struct hot;           /* copies/: pages of this host that others use again and again */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct epochs;        /* directory/: what clears of the cluster have raised */
 struct evict;         /* pages/: what each page size needs */
@@ -191,6 +192,7 @@ struct control {
 	struct offers *offers;
 	struct drain *drain;
 	struct storage *storage; /* NULL: engine.write_policy = local */
+	struct hot *hot;         /* NULL: copies.hot_percent = 0 */
 	struct epochs *epochs;
 	/* this engine has pages and has not heard yet what was cleared: nothing finds them, and no
 	 * client is accepted */

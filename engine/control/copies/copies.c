@@ -77,7 +77,8 @@ struct copies {
 	/* the first one that waits is counted in `waiting` of this class; NULL: it is not */
 	struct evict_class *class;
 	uint64_t stuck_ns;  /* since then no copy has got a slot that needed one; 0: it got one */
-	uint64_t next_ns;   /* when the next READ may begin beside clients */
+	uint64_t rate;      /* beside clients, bytes a second */
+	uint64_t next_ns;   /* when the next READ may begin then */
 	uint64_t beside_ns; /* when a client was seen to READ last */
 	bool beside;        /* a client READs */
 	struct net_timer *timer;
@@ -166,6 +167,19 @@ static int rings_open(struct copies *c, unsigned rail)
 }
 static_assert(sizeof(struct run_line) % 64 == 0 && DONE_RING_SLOTS % 4 == 0, "whole lines");
 
+/* The rate beside clients: as set, but no more than a share of what the NICs carry. */
+static uint64_t rate_beside(const struct control *control)
+{
+	uint64_t rate = (uint64_t)control->settings->copies_mib_per_second << 20, share = 0;
+	struct dv_attributes nic;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		dv_attributes(control->rail[i].device, &nic);
+		share += nic.bits_per_second / 8 / COPIES_BESIDE_SHARE;
+	}
+	return share && share < rate ? share : rate;
+}
+
 /* Gives the rails the copier's channel, when the first copy is requested. */
 static int copies_join(struct copies *c)
 {
@@ -187,6 +201,7 @@ static int copies_join(struct copies *c)
 		c->rail[i]->has = outbox_send(control, i, &add);
 		c->left += c->rail[i]->has;
 	}
+	c->rate = rate_beside(control);
 	c->joined = true;
 	return 0;
 }
@@ -335,6 +350,8 @@ static bool copy_publish(struct copies *c, const struct copy *copy)
 	}
 	control->evict->credits--;
 	pool_why_set(pool, at.place, at.generation, wish->why);
+	if (wish->why == PAGE_HOT) /* it goes first, unless it is used here */
+		control->counter[COUNTER_copies_hot] += pool_yield(pool, at.place, at.generation);
 	c->last[copy->pool] = at.place;
 	c->last_ns[copy->pool] = copy->since_ns;
 	tier_replaced(control, &wish->key, wish->length);
@@ -541,10 +558,9 @@ static bool pace_allows(struct copies *c, uint32_t bytes, uint64_t now_ns)
 /* A copy begins. A loop that came late makes up for COPIES_LATE_NS at most. */
 static void pace_charge(struct copies *c, uint32_t bytes, uint64_t now_ns)
 {
-	uint64_t rate = (uint64_t)c->control->settings->copies_mib_per_second << 20;
 	bool late = !c->beside || c->next_ns + COPIES_LATE_NS < now_ns;
 
-	c->next_ns = (late ? now_ns : c->next_ns) + (uint64_t)bytes * 1000000000 / rate;
+	c->next_ns = (late ? now_ns : c->next_ns) + (uint64_t)bytes * 1000000000 / c->rate;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
@@ -740,6 +756,8 @@ void copies_counts(const struct control *control, struct copies_counts *ret)
 		*ret = (struct copies_counts){.waiting = c->waits,
 			.flying = c->flying,
 			.bytes = c->waiting_bytes + c->flying_bytes};
+	for (unsigned i = 0; i < control->rails; i++)
+		ret->hot_bytes += pool_hot_bytes(control->rail[i].pool);
 	storage_counts(control, ret);
 }
 
@@ -765,7 +783,7 @@ int copies_open(struct control *control)
 		return -ENOMEM;
 	}
 	control->copies = c;
-	if (drain_open(control) == 0 && storage_open(control) == 0)
+	if (drain_open(control) == 0 && storage_open(control) == 0 && hot_open(control) == 0)
 		return 0;
 	copies_close(control);
 	return -ENOMEM;
@@ -822,6 +840,7 @@ void copies_close(struct control *control)
 			copy_free(c, c->flight[i], false);
 	drain_close(control);
 	storage_close(control);
+	hot_close(control);
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (c->rail[i])
 			free(c->rail[i]->memory);

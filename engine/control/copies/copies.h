@@ -19,6 +19,7 @@ struct copy_offer;
 struct rpc_link;
 struct Pc__Offer;
 struct Pc__Offered;
+struct Pc__Touch;
 
 /* Pages that wait for their copy, at most, and bytes, as a share of the pools. */
 #define COPIES_WAITING_MAX 65536u
@@ -28,6 +29,8 @@ struct Pc__Offered;
 /* Bytes of them: while no client of this host READs, and beside one. A single page may be longer */
 #define COPIES_FLIGHT_BYTES (4u << 20)
 #define COPIES_BESIDE_BYTES (256u << 10)
+/* the same: of the rate of the NICs, if it is known */
+#define COPIES_BESIDE_SHARE 50u
 /* a client READs as long as a READ of one was in flight this long ago */
 #define COPIES_BESIDE_NS 10000000ull
 #define COPIES_LATE_NS 1000000ull     /* what is made up for, at most */
@@ -74,8 +77,9 @@ void copies_returned(struct control *control);
 
 struct copies_counts {
 	uint32_t waiting, flying;
-	uint64_t bytes; /* of both */
-	bool offers;    /* pages that clients of this host store are offered to storage hosts */
+	uint64_t bytes;     /* of both */
+	uint64_t hot_bytes; /* of the slots of pages that are here because they are hot */
+	bool offers;        /* pages that clients of this host store are offered to storage hosts */
 	/* members that keep pages for others, and pages that wait to be offered to them */
 	uint32_t storage_hosts, storage_waiting;
 };
@@ -84,6 +88,12 @@ void copies_counts(const struct control *control, struct copies_counts *ret);
 /* A client of this host has stored the page: it is offered to a storage host, by the policy. */
 void copies_stored(
 	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation);
+
+/*
+ * Message of another engine whose places were checked: its clients have used these pages. Those
+ * that several hosts use again and again are offered to it.
+ */
+bool copies_serve_touch(struct control *control, struct rpc_link *link, const struct Pc__Touch *m);
 
 /* ---- drain ----------------------------------------------------------------------------------- */
 
@@ -98,6 +108,11 @@ bool copies_serve_offered(
 	struct control *control, struct rpc_link *link, const struct Pc__Offered *m);
 /* The link has closed: offers that came on it are not answered. */
 void copies_link_down(struct control *control, const struct rpc_link *link);
+/*
+ * The member with this number is drained, or not: readers of this host prefer other holders, and
+ * nothing is offered to it.
+ */
+void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves);
 
 enum drain_state { DRAIN_NONE, DRAIN_RUNNING, DRAIN_DONE };
 struct drain_counts {

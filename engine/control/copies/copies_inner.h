@@ -13,6 +13,8 @@ struct copy_offer; /* pages that another host has offered: drain.c */
 #define OFFER_PAGES_MAX 64u
 /* in the serial of an Offer: its pages were stored (storage.c), and this host is not drained */
 #define OFFER_STORED (1ull << 63)
+#define OFFER_HOT (1ull << 62)   /* the same: hot.c; the answer is not used */
+#define OFFER_ENDED (1ull << 61) /* the same: the drain has ended; no pages */
 
 /* Describes a page as it is now. False: it has gone. */
 bool offer_page_describe(
@@ -32,6 +34,11 @@ uint64_t copies_room(const struct control *control);
 
 int drain_open(struct control *control);
 void drain_close(struct control *control);
+
+int hot_open(struct control *control);
+void hot_close(struct control *control);
+/* Copies of hot pages have their share of the pools: further ones come into free room only. */
+bool hot_spare(const struct control *control);
 
 int storage_open(struct control *control);
 void storage_close(struct control *control);

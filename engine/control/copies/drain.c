@@ -106,6 +106,16 @@ void copies_link_down(struct control *control, const struct rpc_link *link)
 			offer->link = NULL;
 }
 
+void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves)
+{
+	uint64_t bit = 1ull << peer % 64, *word;
+
+	if (!control->status) /* a member without rails and clients */
+		return;
+	word = &control->status->map.leaving[peer / 64];
+	shm_store64(word, leaves ? *word | bit : *word & ~bit);
+}
+
 void offer_copy_ended(struct control *control, struct copy_offer *offer, uint32_t page, bool made)
 {
 	if (!made)
@@ -140,10 +150,15 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 	struct drain_counts drain;
 	/* pages that another host's clients have stored, which this one keeps for it */
 	bool keep = m->stored && control->settings->engine_role == ROLE_STORAGE;
+	enum page_why why = keep ? PAGE_KEPT : m->hot ? PAGE_HOT : PAGE_DRAINED;
 
 	if (!offer_fits(link, m))
 		return false;
+	if (!m->stored && !m->hot)
+		copies_peer_leaves(control, link->member->record.peer, !m->ended);
 	drain_counts(control, &drain);
+	if (m->hot && (!control->hot || drain.state != DRAIN_NONE))
+		return true;
 	offer = control->offers && m->n_pages && drain.state == DRAIN_NONE &&
 				control->offers->count < OFFERS_MAX
 			? calloc(1, sizeof(*offer))
@@ -164,8 +179,8 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 			.length = page->bytes,
 			.crc = page->crc,
 			.proven = page->proven,
-			.why = keep ? PAGE_KEPT : PAGE_DRAINED,
-			.spare = !keep,
+			.why = why,
+			.spare = why == PAGE_HOT ? hot_spare(control) : !keep,
 			.offer = offer,
 			.page = i};
 
@@ -280,6 +295,8 @@ bool offer_send(
 	body.pages = pages;
 	body.n_pages = count;
 	body.stored = (serial & OFFER_STORED) != 0;
+	body.hot = (serial & OFFER_HOT) != 0;
+	body.ended = (serial & OFFER_ENDED) != 0;
 	return link && rpc_send(link, &message);
 }
 
@@ -510,6 +527,9 @@ void copies_drain(struct control *control, uint64_t ns)
 	net_timer_stop(d->timer);
 	if (!ns) {
 		log_info("drain: ended by undrain");
+		for (unsigned i = 0; i < d->peers; i++)
+			if (d->peer[i].ref)
+				(void)offer_send(control, d->peer[i].ref, OFFER_ENDED, NULL, 0);
 		return;
 	}
 	drain_peers_find(d);

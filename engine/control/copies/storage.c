@@ -201,9 +201,10 @@ void storage_serve_offered(struct control *control, uint32_t ref, const Pc__Offe
 /* ---- hosts that come and go ------------------------------------------------------------------ */
 
 /* A member that restarts keeps its ref, and may have another role or size then. */
-static bool keeps(const struct member *member)
+static bool keeps(const struct control *control, const struct member *member)
 {
-	return member && !member->record.self && member->record.storage && member->record.rails;
+	return member && !member->record.self && member->record.storage && member->record.rails &&
+	       !map_leaving(&control->status->map, member->record.peer);
 }
 
 static void host_add(struct storage *s, const struct member *member)
@@ -258,10 +259,10 @@ static void storage_on_timer(void *context)
 	uint64_t now_ns = net_now();
 
 	for (unsigned i = 0; i < STORAGE_HOSTS_MAX; i++)
-		if (s->host[i].ref && !keeps(member_table_ref(table, s->host[i].ref)))
+		if (s->host[i].ref && !keeps(s->control, member_table_ref(table, s->host[i].ref)))
 			host_drop(s, &s->host[i]);
 	for (unsigned p = 0; p < table->peers_used; p++)
-		if (keeps(member_table_peer(table, p)))
+		if (keeps(s->control, member_table_peer(table, p)))
 			host_add(s, member_table_peer(table, p));
 	for (offer = LIST_FIRST(&s->offers); offer; offer = next) {
 		next = LIST_NEXT(offer, next);

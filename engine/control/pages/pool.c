@@ -70,6 +70,20 @@ bool pool_key(
 	return true;
 }
 
+uint32_t pool_generation(const struct pool *pool, uint32_t place)
+{
+	uint32_t slot = pool_locate(pool, place);
+
+	if (slot == NONE || pool->slots[slot].state != SLOT_PAGE)
+		return 0;
+	return shm_load(&pool->heads[place_unit(place)].generation);
+}
+
+uint64_t pool_hot_bytes(const struct pool *pool)
+{
+	return pool->hot_units * PAGE_UNIT;
+}
+
 void pool_prefetch(const struct pool *pool, uint32_t place)
 {
 	uint32_t unit = place_unit(place);

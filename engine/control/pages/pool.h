@@ -122,11 +122,14 @@ bool pool_last(struct pool *pool, uint32_t place, uint32_t generation);
  */
 bool pool_yield(struct pool *pool, uint32_t place, uint32_t generation);
 /*
- * Why the page at `place` is here, enum page_why; PAGE_STORED from its publish on, until it is set.
- * Without effect, or PAGE_STORED, if no page of that generation is there.
+ * Why the page at `place` is here, enum page_why; PAGE_STORED from its publish on, until it is set,
+ * once. Without effect, or PAGE_STORED, if no page of that generation is there.
  */
 void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsigned why);
 unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation);
+uint64_t pool_hot_bytes(const struct pool *pool); /* bytes of the slots of pages with PAGE_HOT */
+/* The generation of the page at `place`, which may be any number; 0: no page is there. */
+uint32_t pool_generation(const struct pool *pool, uint32_t place);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 

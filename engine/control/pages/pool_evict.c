@@ -134,6 +134,8 @@ void queue_remove(struct pool *pool, uint32_t slot)
 	queue_unlink(pool, slot);
 	class->dirty -= slot_dirty(&pool->slots[slot]);
 	class->pages--;
+	if (pool->slots[slot].why == PAGE_HOT)
+		pool->hot_units -= class->units;
 }
 
 void pool_order(struct pool *pool, uint32_t before)
@@ -240,8 +242,11 @@ void pool_why_set(struct pool *pool, uint32_t place, uint32_t generation, unsign
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
-	if (slot != NONE)
-		pool->slots[slot].why = why & 0x7f;
+	if (slot == NONE)
+		return;
+	pool->slots[slot].why = why & 0x7f;
+	if (why == PAGE_HOT)
+		pool->hot_units += pool->class[slot_chunk(pool, slot)->class].units;
 }
 
 unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation)

@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "engine/abi/op.h"
 #include "engine/control/pages/pages_inner.h"
 
 #define NONE UINT32_MAX /* stands for "no slot", "no chunk" and "no size class" */
@@ -236,7 +237,8 @@ struct pool {
 	 * chunk->used_at
 	 */
 	uint64_t pages, published;
-	uint32_t before; /* place of the page that the next one follows, see pool_order() */
+	uint64_t hot_units; /* of the slots of pages that are here because of PAGE_HOT */
+	uint32_t before;    /* place of the page that the next one follows, see pool_order() */
 	/* the page that was touched last, and when; NONE: none was */
 	uint32_t touched;
 	uint64_t touched_ns;

@@ -29,6 +29,17 @@ void copies_link_down(struct control *control, const struct rpc_link *link)
 	(void)control, (void)link;
 }
 
+void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves)
+{
+	(void)control, (void)peer, (void)leaves;
+}
+
+bool copies_serve_touch(struct control *control, struct rpc_link *link, const struct Pc__Touch *m)
+{
+	(void)control, (void)link, (void)m;
+	return true;
+}
+
 void copies_drain(struct control *control, uint64_t ns)
 {
 	(void)control, (void)ns;

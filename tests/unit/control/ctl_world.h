@@ -66,6 +66,9 @@ static struct {
 	Pc__PromotePage asked[64];
 	Pc__PromotedPage answered[64];
 	size_t pages;
+	uint32_t ref; /* of the host at the other end of the link; 0: PEER_REF */
+	size_t offered;
+	bool hot; /* the last Offer */
 } peer;
 
 static unsigned broken_calls;
@@ -143,7 +146,7 @@ struct rpc_link *member_link(struct control *c, uint32_t ref)
 {
 	(void)c;
 	peer.link.member = &peer.member;
-	return ref == PEER_REF ? &peer.link : NULL;
+	return ref == PEER_REF || ref == peer.ref ? &peer.link : NULL;
 }
 
 struct rpc_link *member_link_now(const struct control *c, uint32_t ref)
@@ -155,13 +158,20 @@ struct rpc_link *member_link_now(const struct control *c, uint32_t ref)
 uint32_t member_link_ref(const struct rpc_link *link)
 {
 	(void)link;
-	return PEER_REF;
+	return peer.ref ? peer.ref : PEER_REF;
 }
 
 bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 {
 	bool asks = message->body_case == PC__MESSAGE__BODY_PROMOTE;
 
+	if (message->body_case == PC__MESSAGE__BODY_OFFER) {
+		peer.offered += message->offer->n_pages;
+		peer.hot = message->offer->hot;
+		return true;
+	}
+	if (message->body_case == PC__MESSAGE__BODY_OFFERED)
+		return true;
 	assert_true(asks || message->body_case == PC__MESSAGE__BODY_PROMOTED);
 	if (link == &peer.other) {
 		assert_false(asks);

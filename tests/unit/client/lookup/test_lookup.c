@@ -260,6 +260,60 @@ static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **sta
 	assert_int_equal(result, PC_HIT);
 }
 
+/* Looks up a key of which both A and B have a page. Returns the holder that is taken. */
+static uint32_t holder_of_two(unsigned *at)
+{
+	char name[FAKE_NAME_BYTES];
+	struct page_key key;
+
+	name_of("two", FAKE_A, FAKE_B, at, name);
+	(void)fake_page(&fake, name, FAKE_A, 0, PAGE_UNIT);
+	(void)fake_page(&fake, name, FAKE_B, 0, PAGE_UNIT);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+	key = fake_key(name);
+	return cache_find(ch, &key)->at.ref;
+}
+
+static void of_several_holders_the_one_with_the_least_queued_is_taken(void **state)
+{
+	uint64_t *leaving = &fake.status->map.leaving[FAKE_A / 64];
+	unsigned n = 0, of_a = 0;
+
+	(void)state;
+	for (unsigned k = 0; k < 20; k++)
+		of_a += holder_of_two(&n) == FAKE_REF(FAKE_A);
+	assert_in_range(of_a, 5, 15); /* in turn, as far as nothing was read */
+	for (unsigned k = 0; k < 10; k++) {
+		ch->peer_load[FAKE_A] = 1ull << 40;
+		ch->peer_load[FAKE_B] = 1ull << 20;
+		assert_int_equal(holder_of_two(&n), FAKE_REF(FAKE_B));
+		ch->peer_load[FAKE_A] = 1;
+		ch->peer_load[FAKE_B] = 1ull << 40;
+		assert_int_equal(holder_of_two(&n), FAKE_REF(FAKE_A));
+		/* it is being drained */
+		shm_store64(leaving, 1ull << FAKE_A % 64);
+		assert_int_equal(holder_of_two(&n), FAKE_REF(FAKE_B));
+		shm_store64(leaving, 0);
+	}
+	/* it is forgotten */
+	ch->peer_load[FAKE_A] = 1ull << 40;
+	ch->peer_loads_ns -= 60 * PEER_LOAD_NS;
+	(void)holder_of_two(&n);
+	assert_true(ch->peer_load[FAKE_A] < 1000);
+}
+
+static void what_a_read_takes_counts_as_load_of_its_holder(void **state)
+{
+	static unsigned char bytes[PAGE_UNIT];
+
+	(void)state;
+	(void)fake_page(&fake, "loaded", FAKE_A, 0, PAGE_UNIT);
+	ch->peer_load[FAKE_A] = ch->peer_load[FAKE_B] = 0;
+	assert_int_equal(get_one("loaded", bytes, sizeof(bytes), PATIENCE_MS), PC_HIT);
+	assert_true(ch->peer_load[FAKE_A] > 0);
+	assert_true(ch->peer_load[FAKE_B] == 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -271,6 +325,8 @@ int main(void)
 		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
 		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
 		RIG_TEST(a_map_change_during_a_lookup_restarts_with_the_new_owners),
+		RIG_TEST(of_several_holders_the_one_with_the_least_queued_is_taken),
+		RIG_TEST(what_a_read_takes_counts_as_load_of_its_holder),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

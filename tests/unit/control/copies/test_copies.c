@@ -51,6 +51,14 @@ uint32_t rail_in_flight(const struct rail *rail)
 	return runs;
 }
 
+static uint64_t nic_bits; /* of each rail a second; 0: not known */
+
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	(void)device;
+	*ret = (struct dv_attributes){.bits_per_second = nic_bits};
+}
+
 /* ---- the world ------------------------------------------------------------------------------- */
 
 static int begin(void **state)
@@ -61,6 +69,8 @@ static int begin(void **state)
 	memset(rails, 0, sizeof(rails));
 	client_runs = 0;
 	settings.copies_mib_per_second = 1;
+	nic_bits = 0;
+	settings.copies_hot_percent = 6;
 	peer.known = true;
 	status = calloc(1, sizeof(*status));
 	status->page_bytes_max = PAGE;
@@ -418,6 +428,186 @@ static void beside_a_client_copies_keep_their_rate(void **state)
 	turn();
 }
 
+/* ---- hot pages ------------------------------------------------------------------------------- */
+
+/* Clients of host `ref` have used the page at this place. Returns how many pages it is offered. */
+static size_t used_by(uint32_t ref, uint32_t place)
+{
+	struct rpc_link link = {.member = &peer.member};
+	Pc__Touch touch = PC__TOUCH__INIT;
+	size_t before = peer.offered;
+
+	touch.n_places = 1;
+	touch.places = &place;
+	peer.ref = ref;
+	assert_true(copies_serve_touch(&control, &link, &touch));
+	peer.ref = 0;
+	return peer.offered - before;
+}
+
+static void a_page_that_several_hosts_use_is_offered_to_two_of_them(void **state)
+{
+	static struct client client;
+	size_t offered = 0;
+	uint32_t place;
+
+	(void)state;
+	client_open(&client, 3);
+	place = store(&client, 1, PAGE);
+	for (unsigned n = 0; n < 100; n++)
+		assert_int_equal(used_by(77, place), 0); /* one host alone */
+	pass_time(10 * 1000000000ull);
+	for (unsigned n = 0; n < 3; n++)
+		assert_int_equal(used_by(77 + n % 2, place), 0);
+	assert_int_equal(used_by(78, place), 1);
+	assert_true(peer.hot);
+	for (unsigned n = 0; n < 100; n++)
+		offered += used_by(77 + n % 2, place);
+	assert_int_equal(offered, 1);
+	assert_int_equal(count(COUNTER_hot_offered), 2);
+	/* seldom: no */
+	pass_time(60 * 1000000000ull);
+	for (unsigned n = 0; n < 100; n++) {
+		pass_time(5 * 1000000000ull);
+		assert_int_equal(used_by(77 + n % 2, place), 0);
+	}
+	/* often again: its copies may have been evicted; not while this host is drained */
+	copies_drain(&control, 1000000000);
+	for (unsigned n = 0; n < 100; n++)
+		assert_int_equal(used_by(77 + n % 2, place), 0);
+	copies_drain(&control, 0);
+	for (unsigned n = 0; n < 100; n++)
+		offered += used_by(77 + n % 2, place);
+	assert_int_equal(offered, 3);
+	assert_int_equal(used_by(77, place_make(0, 12345)), 0);
+	client_close(&client);
+}
+
+static void offer(uint64_t n, bool hot)
+{
+	struct rpc_link link = {.member = &peer.member};
+	Pc__OfferPage page = PC__OFFER_PAGE__INIT, *at = &page;
+	const struct page_key key = key_of(n);
+	Pc__Offer m = PC__OFFER__INIT;
+
+	page.key0 = key.word[0];
+	page.key1 = key.word[1];
+	page.place = place_make(1, (uint32_t)n);
+	page.generation = 5;
+	page.bytes = PAGE;
+	m.hot = hot;
+	m.n_pages = 1;
+	m.pages = &at;
+	assert_true(copies_serve_offer(&control, &link, &m));
+	turn();
+	serve();
+	turn();
+}
+
+static void copies_of_hot_pages_go_first_and_have_a_share_of_the_pools(void **state)
+{
+	const unsigned most = 2 * POOL_PAGES * 6 / 100;
+	static struct client client;
+	struct copies_counts counts;
+	struct pool_victim victim;
+	uint64_t n = 1;
+
+	(void)state;
+	client_open(&client, 3);
+	control.evict->weight.used = 1; /* pages go by their last use */
+	store(&client, 1000, PAGE);
+	offer(n, true);
+	assert_non_null(here(n));
+	assert_int_equal(
+		pool_why(control.rail[0].pool, here(n)->place, here(n)->generation), PAGE_HOT);
+	assert_int_equal(count(COUNTER_copies_hot), 1);
+	assert_int_equal(pool_victims(control.rail[0].pool, PAGE, false, 1, &victim), 1);
+	assert_int_equal(victim.place, here(n)->place);
+	/* it makes no copies of its own */
+	for (unsigned k = 0; k < 100; k++)
+		assert_int_equal(used_by(77 + k % 2, here(n)->place), 0);
+	page_touched(&control, here(n)->place); /* used here: it stays */
+	assert_int_equal(pool_victims(control.rail[0].pool, PAGE, false, 1, &victim), 1);
+	assert_int_not_equal(victim.place, here(n)->place);
+	evict_take_away(control.evict, &(struct page_key){{map_mix(2), 2}}, here(n)->place,
+		here(n)->generation);
+	copies_counts(&control, &counts);
+	assert_int_equal(counts.hot_bytes, 0);
+	/* a full pool: no more than the share */
+	for (uint64_t k = 0; k < 2 * POOL_PAGES - 1; k++) {
+		struct ctl_done done;
+
+		put(&client,
+			(struct ctl_op){
+				.kind = CTL_CREDIT, .rail = k % RAILS, .count = 1, .length = PAGE});
+		turns();
+		while (!got(&client, &done))
+			pass_time(5 * 1000000ull);
+		publish_at(&client, 2000 + k, done.place, done.generation, PAGE);
+	}
+	for (n = 100; n < 100 + 3 * most; n++) {
+		offer(n, true);
+		for (unsigned k = 0; k < 20; k++) {
+			pass_time(5 * 1000000ull);
+			turn();
+			serve();
+		}
+		turn();
+		if (here(n))
+			page_touched(&control, here(n)->place);
+	}
+	copies_counts(&control, &counts);
+	assert_in_range(counts.hot_bytes, PAGE * (most - 1), PAGE * (most + 1));
+	/* none, if this host makes none */
+	settings.copies_hot_percent = 0;
+	copies_close(&control);
+	assert_int_equal(copies_open(&control), 0);
+	offer(7, true);
+	assert_null(here(7));
+	client_close(&client);
+}
+
+static void a_host_that_is_drained_is_marked_for_readers(void **state)
+{
+	struct rpc_link link = {.member = &peer.member};
+	Pc__Offer m = PC__OFFER__INIT;
+	uint16_t number = peer.member.record.peer;
+
+	(void)state;
+	assert_true(copies_serve_offer(&control, &link, &m));
+	assert_true(map_leaving(&status->map, number));
+	offer(1, true); /* says nothing of it */
+	assert_true(map_leaving(&status->map, number));
+	m.ended = true;
+	assert_true(copies_serve_offer(&control, &link, &m));
+	assert_false(map_leaving(&status->map, number));
+	offer(2, false);
+	assert_true(map_leaving(&status->map, number));
+	copies_peer_leaves(&control, number, false);
+	assert_false(map_leaving(&status->map, number));
+}
+
+/* The setting is for fast NICs: beside a client, slow ones carry few copies. */
+static void copies_leave_slow_nics_to_clients(void **state)
+{
+	uint64_t began = now;
+
+	(void)state;
+	settings.copies_mib_per_second = 1024;
+	nic_bits = 25ull * 8 * PAGE * 100; /* a hundred pages a second are a fiftieth of two */
+	client_runs = 1;
+	for (uint64_t n = 0; n < 20; n++)
+		assert_int_equal(wish(n), OP_HIT);
+	while (count(COUNTER_copies_made) < 20) {
+		turn();
+		serve();
+		turn();
+		pass_time(1000000);
+		assert_true(now - began < 10 * 1000000000ull);
+	}
+	assert_in_range(now - began, 185 * 1000000ull, 250 * 1000000ull);
+}
+
 static void what_waits_for_too_long_or_has_no_holder_ends(void **state)
 {
 	static struct client client;
@@ -495,7 +685,11 @@ int main(void)
 		TEST(a_failed_rail_is_replaced_by_another_in_the_same_slot),
 		TEST(a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits),
 		TEST(beside_a_client_copies_keep_their_rate),
+		TEST(copies_leave_slow_nics_to_clients),
 		TEST(what_waits_for_too_long_or_has_no_holder_ends),
+		TEST(a_page_that_several_hosts_use_is_offered_to_two_of_them),
+		TEST(copies_of_hot_pages_go_first_and_have_a_share_of_the_pools),
+		TEST(a_host_that_is_drained_is_marked_for_readers),
 		TEST(a_stop_ends_copies_when_every_rail_has_returned_the_channel),
 	};
 

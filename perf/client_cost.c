@@ -246,7 +246,7 @@ static void count_found(struct pc_channel *ch, uint32_t holder, bool known, char
 	unsigned rounds = (unsigned)strtoul(counts[1], NULL, 0);
 
 	fake_lock(&fake);
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	make_keys(holder, strtoull(counts[2], NULL, 0));
 	get_all(ch, batch); /* the channel reads the map */
 	for (unsigned r = 0; r < rounds; r++) {

@@ -3,8 +3,6 @@
  * peercachectl directory: the engine's part of the directory, and which owners do not have its
  * entries yet. One thread.
  */
-#include <string.h>
-
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -43,22 +41,14 @@ static bool settled(json_object *report, json_object *late)
 
 static void print_walk(json_object *directory)
 {
-	const char *walk = json_text(directory, "walk");
 	int64_t end = json_number(directory, "walk_end");
 	int64_t sweep_left = json_number(directory, "sweep_left");
 
-	if (!strcmp(walk, "publish"))
-		printf("walk: publishes this engine's pages to new owners");
-	else if (!strcmp(walk, "wait"))
-		printf("walk: waits until clients have read the new map");
-	else if (!strcmp(walk, "remove"))
-		printf("walk: removes entries from former owners");
-	else
-		printf("walk: none");
 	if (end)
-		printf(", %.1f %% done",
+		printf("walk: publishes this engine's pages to new owners, %.1f %% done\n",
 			100.0 * (double)json_number(directory, "walk_position") / (double)end);
-	printf("\n");
+	else
+		printf("walk: none\n");
 	if (sweep_left)
 		printf("sweep: %lld buckets to search for entries of dead members\n",
 			(long long)sweep_left);

@@ -115,15 +115,12 @@ static enum verdict conclude(json_object *found)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* True if an owner by the current map does not name the page's holder. */
+/* True if an owner does not name the page's holder. */
 static bool owner_lacks(json_object *owners)
 {
-	for (size_t i = 0; i < json_length(owners); i++) {
-		json_object *o = json_at(owners, i);
-
-		if (!json_flag(o, "former") && strcmp(json_text(o, "answer"), "present") != 0)
+	for (size_t i = 0; i < json_length(owners); i++)
+		if (strcmp(json_text(json_at(owners, i), "answer"), "present") != 0)
 			return true;
-	}
 	return false;
 }
 
@@ -230,9 +227,8 @@ static void print_member(json_object *o)
 	char name[PLAIN_BYTES];
 
 	json_plain(o, "name", name);
-	printf("  %s%s%s: ", *name ? name : "a former member",
-		json_flag(o, "here") ? " (this host)" : "",
-		json_flag(o, "former") ? " (owner by the map before)" : "");
+	printf("  %s%s: ", *name ? name : "a former member",
+		json_flag(o, "here") ? " (this host)" : "");
 }
 
 static void print_owner(json_object *o)

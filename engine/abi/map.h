@@ -5,10 +5,8 @@
  * of absence, by which a reader asks the owners of a key.
  *
  * A key belongs to one of MAP_SLOTS slots, by 16 bits of its hash. Each slot has one word, which
- * names the slot's owners, best first, and its former owners: those that owned it within the last
- * MAP_FORMER_NS and are alive. A reader that finds a key at no owner asks the former ones, too,
- * because entries are still on the way to the new ones. The words name owners by a number, the
- * index in `owner`, because a ref has 32 bits. Owners are chosen in control/members/placement.h.
+ * names the slot's owners, best first. The words name owners by a number, the index in `owner`,
+ * because a ref has 32 bits. Owners are chosen in control/members/placement.h.
  *
  * There is no lock, and no reader waits for a whole map. A word is loaded and stored at once.
  * map_owners_load() loads the slot's word and the epoch again after the words of its owners. These
@@ -23,10 +21,8 @@
  *    load has the word of before, and that loads the new member, finds another word in its second
  *    load, unless a further change has stored the former word again: then the epoch differs. A
  *    reader whose first load has the new word loads the new member.
- * 3. The owners of a key at the time of its set, if this engine had the same map then, are owners
- *    or former owners in every later word of the slot for MAP_FORMER_NS. Not if they are dead, or
- *    if there are more former owners than fit: until its holder has published it to the new ones,
- *    the key is absent.
+ * 3. If a change of the map replaces all owners of a key, it is absent until its holder has
+ *    published it to the new ones.
  * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
  *    the members is older, could not ask that owner: the key is unreachable, not absent.
  *
@@ -41,9 +37,6 @@
 #include "engine/abi/page.h"
 
 #define MAP_SLOTS 65536u
-#define MAP_FORMERS_MAX 3u
-/* time after which a slot's former owners are no longer asked */
-#define MAP_FORMER_NS (60ull * 1000000000)
 
 /* A member as one word; all 0: none. Its name is in the engine's report (ATTACH_REPORT). */
 struct map_member {
@@ -59,16 +52,11 @@ static_assert(sizeof(struct map_member) == sizeof(uint64_t), "loaded and stored 
 /* Who has the entries of a slot, as one word. */
 struct map_slot {
 	uint8_t owner[REPLICAS_MAX]; /* owner numbers, the best owner first */
-	uint8_t former
-		[MAP_FORMERS_MAX]; /* owner numbers, the one that lost the slot first, first */
-	uint8_t counts;            /* map_slot_counts() */
+	uint8_t unused[3];
+	uint8_t owners; /* map_slot_owners() */
 };
 static_assert(sizeof(struct map_slot) == sizeof(uint64_t), "loaded and stored at once");
 static_assert(OWNERS_MAX <= 256, "an owner number has 8 bits");
-
-/* Bits of map_slot.counts: number of owners, number of former owners */
-#define MAP_SLOT_FORMERS_SHIFT 3
-static_assert(REPLICAS_MAX < 8 && MAP_FORMERS_MAX < 4, "3 and 2 bits");
 
 struct map_shared {
 	/* owner: control plane; clients read it before every batch. Number of changes so far,
@@ -127,22 +115,10 @@ static inline uint32_t map_slot_of(const struct page_key *key)
 	return (uint32_t)(key->word[1] >> 48);
 }
 
-static inline uint8_t map_slot_counts(unsigned owners, unsigned formers)
-{
-	return (uint8_t)(owners | formers << MAP_SLOT_FORMERS_SHIFT);
-}
-
 /* Number of owners of a slot's word, at most REPLICAS_MAX, whatever the word is. */
 static inline unsigned map_slot_owners(const struct map_slot *slot)
 {
-	unsigned owners = slot->counts & 7u;
-
-	return owners < REPLICAS_MAX ? owners : REPLICAS_MAX;
-}
-
-static inline unsigned map_slot_formers(const struct map_slot *slot)
-{
-	return slot->counts >> MAP_SLOT_FORMERS_SHIFT & 3u;
+	return slot->owners < REPLICAS_MAX ? slot->owners : REPLICAS_MAX;
 }
 
 static inline struct map_slot map_slot_unpack(uint64_t word)
@@ -184,13 +160,13 @@ static inline bool map_member_sane(const struct map_member *member)
 	       member->rails <= RAILS_MAX;
 }
 
-/* The owners of a slot, then its former owners. */
+/* The owners of a slot. */
 struct map_owners {
 	/* of the slot; it names the same members in the same order until the epoch changes */
 	uint64_t word;
 	uint32_t epoch;
-	unsigned owners, all;
-	struct map_member member[REPLICAS_MAX + MAP_FORMERS_MAX];
+	unsigned owners;
+	struct map_member member[REPLICAS_MAX];
 };
 
 /*
@@ -201,20 +177,14 @@ static inline bool map_owners_load(
 	const struct map_shared *shared, uint32_t slot, struct map_owners *ret)
 {
 	struct map_slot names;
-	unsigned formers;
 
 	ret->epoch = shm_load_acquire(&shared->epoch);
 	ret->word = shm_load_acquire64(&shared->slot[slot]);
 	names = map_slot_unpack(ret->word);
-	formers = map_slot_formers(&names);
 	ret->owners = map_slot_owners(&names);
-	ret->all = ret->owners + formers;
 	for (unsigned k = 0; k < ret->owners; k++)
 		ret->member[k] =
 			map_member_unpack(shm_load_acquire64(&shared->owner[names.owner[k]]));
-	for (unsigned k = 0; k < formers; k++)
-		ret->member[ret->owners + k] =
-			map_member_unpack(shm_load_acquire64(&shared->owner[names.former[k]]));
 	return shm_load_acquire64(&shared->slot[slot]) == ret->word &&
 	       shm_load(&shared->epoch) == ret->epoch;
 }
@@ -225,8 +195,8 @@ static inline bool map_owners_load(
  * Which owner of a key a reader asks next, and when the key counts as absent. Pure functions, which
  * the client's look-up and the simulator (tests/sim) share.
  *
- * The caller considers the owners of the key's slot, and if owner_former_due() also its former
- * owners, each with a bit of its own; then owner_verdict() tells what to do.
+ * The caller considers the owners of the key's slot, each with a bit of its own; then
+ * owner_verdict() tells what to do.
  */
 
 /*
@@ -267,16 +237,10 @@ static inline bool owner_consider(
 	return true;
 }
 
-/* True when no owner is left that answers. */
-static inline bool owner_former_due(const struct owner_choice *best)
-{
-	return best->rank >= RANK_RESTS;
-}
-
 /*
  * An owner that failed recently or is suspect can cost its share of the deadline: once an owner was
- * asked and one has `answered`, also a former one, it is not asked, and the key is unreachable, not
- * absent. `failed`: the READ of an owner failed.
+ * asked and one has `answered`, it is not asked, and the key is unreachable, not absent. `failed`:
+ * the READ of an owner failed.
  */
 static inline enum owner_verdict owner_verdict(
 	const struct owner_choice *best, bool answered, bool failed)

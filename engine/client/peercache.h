@@ -510,7 +510,6 @@ PC_API void pc_wait(struct pc_batch *batch);
  *                "holder", "owner" (one cannot be READ), "suspect owner" (it is not asked, as
  *                another one has answered), "this engine" (it does not answer)
  *   "owners"     [{"ref" (of the engine; its report and those of others name it), "here",
- *                "former" (an owner until a change of the map, while entries move),
  *                "answer": "present", "absent" or "unreachable", "why" (text),
  *                "buckets" [first, second], "read" (how many of them), "asked" (by that get),
  *                "entries" [{"ref", "holder" (index in "holders")}]}]

@@ -38,7 +38,7 @@ class Explain(harness.ClusterTest):
     def owners(shown):
         """{name: answer} of the owners by the current map. While entries move after the start, a
         third engine is asked, too."""
-        return {o["name"]: o["answer"] for o in shown["owners"] if not o["former"]}
+        return {o["name"]: o["answer"] for o in shown["owners"]}
 
     def key_of(self, engines, owners):
         """A key whose owners are exactly these engines."""

@@ -93,8 +93,7 @@ class Hostile(Outage):
         return int(out)
 
     def found(self, reader, name, pages):
-        """Every page is found and read, at the latest when former owners are no longer asked; none
-        is absent meanwhile."""
+        """Every page is found and read in the end; none is absent meanwhile."""
         def look():
             got = self.ended(self.started("find", self.engines, reader, name, pages))
             self.assertEqual((got.get("miss", 0), got["wrong"]), (0, 0), got)

@@ -115,7 +115,7 @@ def status(seconds, members=3, rails=8):
         "rails": [rail(i, 1.72e9) for i in range(rails)],
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
         "counters": dict.fromkeys(COUNTERS, 0),
-        "directory": {"dropped": 0, "walk": "", "walk_position": 0, "walk_end": 0,
+        "directory": {"dropped": 0, "walk_position": 0, "walk_end": 0,
                       "sweep_left": 0},
         "disk": {"pages": 0, "used_bytes": 0, "spills": 0, "promotes": 0, "pins": 0, "paths": []},
         "drain": {"state": "", "pages": 0, "left": 0, "copied": 0, "copied_bytes": 0, "unfit": 0,

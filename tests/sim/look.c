@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client's look-up, with the rule of abi/map.h: the owners of the key's slot, then its former
- * owners; absent only when all of them answered. Each READ samples one 64-byte bucket at
- * its own instant, also on a stopped node, and no line of a host that is gray, silent or cut off.
- * One thread.
+ * A client's look-up, with the rule of abi/map.h: absent only when all owners of the key's slot
+ * answered. Each READ samples one 64-byte bucket at its own instant, also on a stopped node, and no
+ * line of a host that is gray, silent or cut off. One thread.
  */
 #include <stdlib.h>
 
@@ -23,7 +22,7 @@ struct look {
 	struct page_key key;
 	unsigned reader;
 	struct location wrong; /* not to be found */
-	struct map_owners to;  /* owners of the key's slot, then the former ones */
+	struct map_owners to;  /* owners of the key's slot */
 	unsigned bits_asked;
 	uint32_t chosen;
 	struct looked looked;
@@ -211,17 +210,11 @@ static void ask(struct look *look)
 {
 	struct owner_choice best = {.rank = RANKS};
 	enum owner_verdict verdict;
-	unsigned k;
 
 	owners_load(look);
-	for (k = 0; k < look->to.owners; k++)
+	for (unsigned k = 0; k < look->to.owners; k++)
 		consider(look, k, &best);
-	if (owner_former_due(&best))
-		for (; k < look->to.all; k++)
-			consider(look, k, &best);
-	verdict = owner_verdict(&best,
-		look->answered && look->bits_asked & ((1u << look->to.owners) - 1),
-		look->looked.failed || !look->to.owners);
+	verdict = owner_verdict(&best, look->answered, look->looked.failed || !look->to.owners);
 	if (look->answered && world.mutant == MUTANT_FIRST_ABSENT)
 		verdict = OWNER_ABSENT;
 	if (verdict == OWNER_UNREACHABLE)

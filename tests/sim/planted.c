@@ -27,13 +27,6 @@ void __wrap_directory_map_changed(struct control *control)
 		lacks_all(dir, owner);
 }
 
-bool __real_slot_lags(struct directory *dir, uint32_t slot);
-bool __wrap_slot_lags(struct directory *dir, uint32_t slot);
-bool __wrap_slot_lags(struct directory *dir, uint32_t slot)
-{
-	return world.mutant != MUTANT_FORMER_EARLY && __real_slot_lags(dir, slot);
-}
-
 /* As if the limit of one owner were the limit of all owners together. */
 static bool all_full(const struct directory *dir)
 {
@@ -57,8 +50,6 @@ void __wrap_move_slice(void *context)
 		return;
 	}
 	__real_move_slice(context);
-	if (world.mutant == MUTANT_FORMER_EARLY)
-		dir->tidy.from_ns = 0;
 }
 
 __typeof__(shard_remove) __real_shard_remove, __wrap_shard_remove;

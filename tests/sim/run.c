@@ -219,12 +219,12 @@ static const struct scenario scenarios[] = {
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
 	"own-word", "beat-refute", "no-latch", "no-pad", "no-compare", "suspect-fact",
-	"sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early", "global-cap",
-	"any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove", "disk-remove",
-	"no-promise", "no-room", "no-show", "lost-return", "no-quarantine", "no-tombstone",
-	"unread", "disk-untold", "no-recovery", "error-is-ok", "lost-write", "qp-reused",
-	"unproven", "kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall",
-	"no-epoch", "open-door", "deaf-epoch", "lost-epochs", "no-sweep"};
+	"sweep-at-once", "no-refute", "reshuffle", "walk-restart", "global-cap", "any-ref",
+	"fresh-trusted", "no-verify", "half-forget", "lost-remove", "disk-remove", "no-promise",
+	"no-room", "no-show", "lost-return", "no-quarantine", "no-tombstone", "unread",
+	"disk-untold", "no-recovery", "error-is-ok", "lost-write", "qp-reused", "unproven",
+	"kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall", "no-epoch",
+	"open-door", "deaf-epoch", "lost-epochs", "no-sweep"};
 
 static int usage(int status)
 {

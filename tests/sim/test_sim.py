@@ -31,7 +31,7 @@ PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("onelink", "suspect-fact", "false removal"),
            ("partition1", "sweep-at-once", "oracle"),
            ("turns", "fresh-trusted", "oracle"),
-           ("flap", "walk-restart", "progress"), ("refill1", "former-early", "oracle"),
+           ("flap", "walk-restart", "progress"),
            ("refill", "global-cap", "refilled"),
            ("crash", "any-ref", "hit of a former process"))
 

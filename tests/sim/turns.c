@@ -53,7 +53,7 @@ void turns(void)
 		if (k % 64 == 0)
 			world_run(world.now_ns + SIM_MS);
 	}
-	pass(MAP_FORMER_NS + 5 * SIM_S);
+	pass(5 * SIM_S);
 	node_crash(victim(), false);
 	check(pass_until(victim_gone, SIM_S), "dead gone");
 	node_crash(victim() - 1, false);

@@ -52,7 +52,6 @@ enum mutant {
 	MUTANT_NO_REFUTE,     /* none refutes a claim */
 	MUTANT_RESHUFFLE,     /* who owns a slot depends on the number of owners */
 	MUTANT_WALK_RESTART,  /* a change of the map begins a walk anew */
-	MUTANT_FORMER_EARLY,  /* former owners lose entries before the new ones have them */
 	MUTANT_GLOBAL_CAP,    /* the backlog of one owner stops the walks for all */
 	MUTANT_ANY_REF,       /* a reader takes entries of processes that are not on its map */
 	MUTANT_FRESH_TRUSTED, /* a new owner counts as one that has the entries of its slots */

@@ -80,7 +80,6 @@ static void explain_owner_add(
 	o->ref = m->ref;
 	o->here = m->ref == ch->session->ref;
 	o->bit = (uint8_t)bit;
-	o->former = bit >= REPLICAS_MAX;
 	o->suspect = !o->here && map_suspect(&ch->session->status->map, m->peer);
 	bits = o->here ? ch->session->bucket_bits : m->bucket_bits;
 	o->bucket[0] = dir_bucket_first(&x->key, bits);
@@ -110,12 +109,11 @@ static void explain_owners_find(struct pc_channel *ch, struct explain *x)
 		return;
 	x->epoch = ch->map_epoch;
 	x->members = ch->map->members;
-	for (unsigned k = 0; k < owners.all; k++) {
+	for (unsigned k = 0; k < owners.owners; k++) {
 		const struct map_member *m = map_known(ch, &owners.member[k]);
-		unsigned bit = k < owners.owners ? k : REPLICAS_MAX + k - owners.owners;
 
 		if (m)
-			explain_owner_add(ch, x, m, bit);
+			explain_owner_add(ch, x, m, k);
 		else
 			x->known = false;
 	}
@@ -281,9 +279,8 @@ static const char *text_answer(const struct explain_owner *o)
 
 static void text_put_owner(FILE *out, const struct explain *x, const struct explain_owner *o)
 {
-	fprintf(out, "{\"ref\":\"%08x\",\"here\":%s,\"former\":%s,\"answer\":\"%s\",\"why\":\"%s\"",
-		o->ref, text_bool(o->here), text_bool(o->former), text_answer(o),
-		text_why(o->status));
+	fprintf(out, "{\"ref\":\"%08x\",\"here\":%s,\"answer\":\"%s\",\"why\":\"%s\"", o->ref,
+		text_bool(o->here), text_answer(o), text_why(o->status));
 	fprintf(out, ",\"buckets\":[%u,%u],\"read\":%u,\"asked\":%s,\"entries\":[", o->bucket[0],
 		o->bucket[1], o->read, text_bool(o->asked));
 	for (unsigned k = 0; k < o->entries; k++)
@@ -373,36 +370,20 @@ static enum owner_rank reader_rank(const struct explain_owner *o)
 	return o->here ? RANK_HERE : owner_rank_remote(false, o->suspect);
 }
 
-static struct explain_owner *reader_consider(
-	struct explain *x, bool former, unsigned asked, struct owner_choice *best)
-{
-	struct explain_owner *found = NULL;
-
-	for (unsigned k = 0; k < x->owners; k++) {
-		struct explain_owner *o = &x->owner[k];
-
-		if (o->former == former && owner_consider(best, asked, o->bit, reader_rank(o)))
-			found = o;
-	}
-	return found;
-}
-
 /* The owner that the reader asks next; NULL: none, by the rule of absence. */
 static struct explain_owner *reader_owner(struct explain *x, unsigned asked, struct reader *r)
 {
 	struct owner_choice best = {.rank = RANKS};
-	struct explain_owner *owner = reader_consider(x, false, asked, &best), *former = NULL;
+	struct explain_owner *owner = NULL;
 	enum owner_verdict verdict;
 
-	if (owner_former_due(&best))
-		former = reader_consider(x, true, asked, &best);
-	verdict = owner_verdict(
-		&best, r->answered && asked & ((1u << REPLICAS_MAX) - 1), r->cause != CAUSE_NONE);
+	for (unsigned k = 0; k < x->owners; k++)
+		if (owner_consider(&best, asked, x->owner[k].bit, reader_rank(&x->owner[k])))
+			owner = &x->owner[k];
+	verdict = owner_verdict(&best, r->answered, r->cause != CAUSE_NONE);
 	if (verdict == OWNER_UNREACHABLE && best.rank == RANK_RESTS)
 		reader_cause_add(r, CAUSE_SUSPECT);
-	if (verdict != OWNER_ASK)
-		return NULL;
-	return former ? former : owner;
+	return verdict == OWNER_ASK ? owner : NULL;
 }
 
 void explain_reader(struct explain *x)

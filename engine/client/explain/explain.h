@@ -13,11 +13,9 @@
 
 #define PEEKS_MAX 64u
 
-/* owners and former owners of a slot */
-#define EXPLAIN_OWNERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
 /* entries of a key that a look-up sees at one owner: those of one bucket; here, of both */
 #define EXPLAIN_ENTRIES_MAX (2 * BUCKET_ENTRIES)
-#define EXPLAIN_HOLDERS_MAX (EXPLAIN_OWNERS_MAX * EXPLAIN_ENTRIES_MAX)
+#define EXPLAIN_HOLDERS_MAX (REPLICAS_MAX * EXPLAIN_ENTRIES_MAX)
 static_assert(EXPLAIN_HOLDERS_MAX < PEEKS_MAX,
 	"their page heads are READ in one batch, with the question to this host's engine");
 
@@ -35,7 +33,7 @@ enum explain_cause {
 
 struct explain_owner {
 	uint32_t ref;
-	bool here, former;
+	bool here;
 	bool suspect;       /* map_suspect() */
 	bool asked;         /* by a reader of this host, see explain_reader() */
 	uint8_t bit;        /* in the set of owners asked */
@@ -71,7 +69,7 @@ struct explain {
 	enum explain_result result;
 	enum explain_cause cause;
 	unsigned owners, holders;
-	struct explain_owner owner[EXPLAIN_OWNERS_MAX];
+	struct explain_owner owner[REPLICAS_MAX];
 	struct explain_holder holder[EXPLAIN_HOLDERS_MAX];
 	struct peek peek[PEEKS_MAX];
 };

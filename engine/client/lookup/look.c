@@ -5,7 +5,7 @@
  * time.
  *
  *   owner 1: first bucket -- full, no match --> second bucket
- *     failed, or not there  --> owner 2, ..., then the former owners of the key's slot
+ *     failed, or not there  --> owner 2, ...
  *   all asked               --> absent: every owner said so; unreachable: one could not be asked
  *
  * The answer "not there" of one owner proves nothing: a holder that cannot reach that owner has
@@ -57,7 +57,7 @@ static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
 /* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
 #define OWNERS_ATTEMPTS 3
 
-static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
+static_assert(REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
 
 /* ---- runs of buckets and of heads ------------------------------------------------------------ */
 
@@ -301,21 +301,14 @@ static const struct map_member *directory_owner_choose(struct pc_channel *ch, st
 	struct choice best = {.owner.rank = RANKS};
 	struct map_owners owners;
 	enum owner_verdict verdict;
-	unsigned k;
 
 	if (unlikely(!directory_owners_load(ch, p, &owners))) {
 		p->flags |= PAGE_SAW_FAILURE;
 		return NULL;
 	}
-	for (k = 0; k < owners.owners; k++)
+	for (unsigned k = 0; k < owners.owners; k++)
 		directory_consider(ch, p, &owners.member[k], k, &best);
-	if (owner_former_due(&best.owner))
-		for (; k < owners.all; k++)
-			directory_consider(
-				ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
-	/* the answer of a former owner alone is not that of an owner */
-	verdict = owner_verdict(&best.owner,
-		p->flags & PAGE_SAW_ANSWER && p->asked & ((1u << REPLICAS_MAX) - 1),
+	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
 		!owners.owners || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
 		p->flags |= PAGE_SAW_FAILURE;

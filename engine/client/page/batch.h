@@ -124,9 +124,8 @@ struct page_work {
 	/* pages_init() makes everything from here to `verify` 0 */
 	/* location of the page that last turned out to be wrong */
 	struct location wrong;
-	uint8_t epoch; /* of the map, its low 8 bits; `asked` belongs to it and to `slot_word` */
-	/* bit per owner that was asked: the owners, from bit REPLICAS_MAX on the former ones */
-	uint8_t asked;
+	uint8_t epoch;    /* of the map, its low 8 bits; `asked` belongs to it and to `slot_word` */
+	uint8_t asked;    /* bit per owner that was asked */
 	uint8_t slices;   /* get: number of slices of this page posted so far */
 	uint8_t disk : 2; /* enum page_disk */
 	/* get, sized: the READ that was stale has brought all bytes of its room */

@@ -169,11 +169,6 @@ struct directory_counts {
 	unsigned behind;  /* owners that have not taken all entries of this engine yet */
 	unsigned suspect; /* owners for which publishes do not wait */
 	uint32_t partial; /* sets that were answered before all their owners had the entry */
-	/*
-	 * After a change of the map. "publish": to owners that lack entries; "wait": until clients
-	 * have read the new map; "remove": from the former owners; "": none of these.
-	 */
-	const char *walk;
 	uint64_t walk_position, walk_end; /* slots of all owners: published, and all */
 	uint64_t sweep_left;              /* buckets of the shard to search for dead members */
 };

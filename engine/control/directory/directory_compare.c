@@ -147,28 +147,6 @@ static uint32_t lacks_next(const struct directory *dir, uint32_t slot, uint32_t 
 	return slot < MAP_SLOTS ? slot : MAP_SLOTS;
 }
 
-bool owner_lags(const struct directory *dir, const struct owner *owner)
-{
-	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-	uint64_t dead_ns = control_dead_ns(dir->control);
-
-	return owner->walk.slots || (oldest && net_now() - oldest->sent_ns >= dead_ns / 2);
-}
-
-bool slot_lags(struct directory *dir, uint32_t slot)
-{
-	uint32_t ref[REPLICAS_MAX];
-	unsigned owners = slot_owners(dir->map.settled, slot, ref);
-
-	for (unsigned i = 0; i < owners; i++) {
-		const struct owner *owner = owner_of(dir, ref[i]);
-
-		if (owner && owner_lags(dir, owner))
-			return true;
-	}
-	return false;
-}
-
 /* ---- walks ----------------------------------------------------------------------------------- */
 
 static bool owner_ready(const struct owner *owner)
@@ -249,11 +227,11 @@ void compare_later(struct directory *dir, uint64_t now_ns)
 	dir->turn.at_ns = now_ns + COMPARE_MIN_NS + net_random() % COMPARE_SPREAD_NS;
 }
 
-void compare_mark(struct directory *dir, uint32_t ref)
+/* The member may have entries of slots that it has lost; nothing if it has left the map. */
+static void compare_mark(struct directory *dir, uint32_t ref)
 {
 	struct owner *owner = owner_of(dir, ref);
 
-	dir->tidy.any = true;
 	if (owner && (owner == dir->self || dir->map.settled->owners <= COMPARE_LOST_MAX))
 		owner->unsure = true;
 }
@@ -261,7 +239,7 @@ void compare_mark(struct directory *dir, uint32_t ref)
 static bool compare_due(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	return owner->ref && owner->unsure && !owner->digest && !owner->show &&
-	       !owner->walk.slots && now_ns >= tidy_from_ns(dir) && !suspect_steers(owner->why);
+	       !owner->walk.slots && now_ns >= dir->move.compare_ns && !suspect_steers(owner->why);
 }
 
 /* Asks the owners that are due. Called while no pages are counted. */
@@ -278,7 +256,7 @@ static void compare_start(struct directory *dir, uint64_t now_ns)
 		owner->unsure = !member_link_now(dir->control, owner->ref);
 		asked += digest_ask(dir, owner);
 	}
-	if (dir->self->unsure && now_ns >= tidy_from_ns(dir)) {
+	if (dir->self->unsure && now_ns >= dir->move.compare_ns) {
 		dir->self->unsure = false;
 		dir->own.left = 1ull << dir->control->shard->bits;
 	}
@@ -350,12 +328,6 @@ bool compares_any(const struct directory *dir)
 	return dir->self->unsure || dir->own.left;
 }
 
-/* True while former owners may have entries. */
-static bool tidy_any(const struct directory *dir)
-{
-	return dir->tidy.any && compares_any(dir);
-}
-
 /* True while owners get entries, other than those whose walk waits. */
 static bool walks_any(const struct directory *dir)
 {
@@ -409,7 +381,6 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 	bool any = false;
 	struct owner *owner;
 
-	dir->tidy.any = tidy_any(dir);
 	if (!publishes_any(dir))
 		return;
 	turn_tick(dir, now_ns);
@@ -457,7 +428,7 @@ static void slot_follow(struct directory *dir, struct owners_change *c, uint32_t
 	const uint8_t *now = map_view_slot(c->now, slot), *was = map_view_slot(c->was, slot);
 	unsigned owners = map_owning(c->now), befores = map_owning(c->was);
 	unsigned lacked = dir->lack.bits[slot], lacks = 0;
-	bool stays[REPLICAS_MAX] = {false}; /* of the former owners */
+	bool stays[REPLICAS_MAX] = {false}; /* of the owners before */
 
 	for (unsigned i = 0; i < owners; i++) {
 		unsigned at = 0;
@@ -548,7 +519,7 @@ static void move_begin(struct directory *dir, bool busy)
 	dir->move.walk_ns = now_ns + MOVE_QUIET_NS;
 	if (dir->move.walk_ns > dir->move.changed_ns + MOVE_QUIET_MAX_NS)
 		dir->move.walk_ns = dir->move.changed_ns + MOVE_QUIET_MAX_NS;
-	dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
+	dir->move.compare_ns = now_ns + control_dead_ns(dir->control);
 }
 
 /* The owners have become those of the map `now`. */
@@ -627,7 +598,7 @@ static void move_step(struct directory *dir, uint64_t now_ns)
 		walks_slice(dir);
 	dir->move.walking &= walks_any(dir);
 	if (dir->move.walking)
-		dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
+		dir->move.compare_ns = now_ns + control_dead_ns(dir->control);
 	if (dir->sweep.left)
 		sweep_slice(dir);
 	if (dir->own.left)
@@ -661,30 +632,19 @@ void move_slice(void *context)
 		return;
 	if (now_ns < dir->move.walk_ns)
 		move_after(dir, (dir->move.walk_ns - now_ns) / 1000000 + 1);
-	else if (now_ns < tidy_from_ns(dir) && compares_any(dir))
-		move_after(dir, (tidy_from_ns(dir) - now_ns) / 1000000 + 1);
+	else if (now_ns < dir->move.compare_ns && compares_any(dir))
+		move_after(dir, (dir->move.compare_ns - now_ns) / 1000000 + 1);
 }
 
 /* ---- what status shows ----------------------------------------------------------------------- */
-
-static const char *walk_name(const struct directory *dir)
-{
-	if (dir->lack.count)
-		return "publish";
-	if (tidy_any(dir))
-		return net_now() < dir->tidy.from_ns ? "wait" : "remove";
-	return "";
-}
 
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	const struct directory *dir = control->directory;
 	const struct owner *owner;
 
-	*ret = (struct directory_counts){.moving = moves_any(dir) || tidy_any(dir),
-		.partial = dir->partial,
-		.walk = walk_name(dir),
-		.sweep_left = dir->sweep.left};
+	*ret = (struct directory_counts){
+		.moving = moves_any(dir), .partial = dir->partial, .sweep_left = dir->sweep.left};
 	ret->walk_position = dir->lack.most - dir->lack.count;
 	ret->walk_end = dir->lack.most;
 	STAILQ_FOREACH (owner, &dir->owners, next) {

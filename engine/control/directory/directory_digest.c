@@ -222,24 +222,6 @@ void digests_slice(struct directory *dir)
 
 /* ---- entries: the holder --------------------------------------------------------------------- */
 
-/*
- * True if member `ref` owns the slot. A former owner keeps its entries while readers ask it, and
- * is looked at again.
- */
-static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
-{
-	uint64_t now_ns = net_now();
-
-	if (slot_owned(dir->map.settled, slot, ref))
-		return true;
-	if (now_ns >= dir->tidy.from_ns && !slot_lags(dir, slot))
-		return false;
-	compare_mark(dir, ref);
-	if (now_ns >= dir->tidy.from_ns)
-		dir->tidy.lag_ns = now_ns + control_dead_ns(dir->control);
-	return true;
-}
-
 /* True if member `ref` should have this entry: it names a page of this engine, by its one name. */
 static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_entry *entry)
 {
@@ -250,7 +232,7 @@ static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_en
 		return true;
 	if (!location_names(dir->control, &at, &key))
 		return false;
-	return dir_tag(&key) == entry->tag && slot_has(dir, map_slot_of(&key), ref);
+	return dir_tag(&key) == entry->tag && slot_owned(dir->map.settled, map_slot_of(&key), ref);
 }
 
 /* Removes an entry that the member should not have. */

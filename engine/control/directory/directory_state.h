@@ -259,13 +259,8 @@ struct move {
 	bool walking;        /* until owners have what they lack by these changes */
 	uint64_t changed_ns; /* time of the first of the last changes, */
 	uint64_t walk_ns;    /* and time until which there may be further ones */
-};
-
-/* Former owners keep their entries until both times. */
-struct tidy {
-	bool any;         /* there may be former owners with entries: see tidy_any() */
-	uint64_t from_ns; /* clients have read the present map, */
-	uint64_t lag_ns;  /* and owners of their slots lag until then */
+	uint64_t
+		compare_ns; /* all members have the present map: no owner is compared with before */
 };
 
 struct maps {
@@ -330,7 +325,6 @@ struct directory {
 	struct patrol patrol;
 	/* ---- comparing ---- */
 	struct move move;
-	struct tidy tidy;
 	struct maps map;
 	struct lacks lack;
 	struct reading reading;
@@ -583,10 +577,6 @@ static inline bool owner_behind(const struct owner *owner)
 {
 	return owner->walk.slots && owner->background + MOVE_PART > OWNER_WALK_MAX;
 }
-/* True if the owner lacks slots, or a batch is unacknowledged for half of dead_after_ms. */
-bool owner_lags(const struct directory *directory, const struct owner *owner);
-/* True if an owner of the slot is slow: its former owners keep their entries. */
-bool slot_lags(struct directory *directory, uint32_t slot);
 /* True if the owner `ref` lacks the slot. */
 bool lacks_slot(const struct directory *directory, uint32_t slot, uint32_t ref);
 /* The owner may lack entries of the slot; nothing if it does not own the slot. */
@@ -595,8 +585,6 @@ void lack_add(struct directory *directory, struct owner *owner, uint32_t slot);
 void lacks_all(struct directory *directory, struct owner *owner);
 /* Plans the next turn. */
 void compare_later(struct directory *directory, uint64_t now_ns);
-/* The member may have entries of slots that it has lost; nothing if it has left the map. */
-void compare_mark(struct directory *directory, uint32_t ref);
 /* The owner has answered, or our pages were counted: judges it once both are true. */
 void compare_answered(struct directory *directory, struct owner *owner);
 void compare_tick(struct directory *directory, uint64_t now_ns);
@@ -610,11 +598,4 @@ bool compares_any(const struct directory *directory);
 /* Makes the next step run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 void move_slice(void *context);
-/* When unsure owners are compared with. */
-static inline uint64_t tidy_from_ns(const struct directory *directory)
-{
-	return directory->tidy.from_ns > directory->tidy.lag_ns ? directory->tidy.from_ns
-								: directory->tidy.lag_ns;
-}
-
 #endif

@@ -25,7 +25,6 @@
 #define BUSY_CLAIMS 2048u
 #define PLACES_MAX 2u  /* of a page at one engine: in memory, and on disk */
 #define ENTRIES_MAX 8u /* entries of one key that a removal drops */
-#define HAVERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
@@ -393,18 +392,6 @@ bool update_send(struct directory *dir, const struct dir_request *request, const
 	return update != NULL;
 }
 
-/* ---- owners of a key ------------------------------------------------------------------------- */
-
-/* Refs of the owners of the key, and of the former ones that may have entries. */
-static unsigned key_owners(
-	const struct directory *dir, const struct page_key *key, uint32_t ret_ref[HAVERS_MAX])
-{
-	uint32_t slot = map_slot_of(key);
-	unsigned owners = slot_owners(member_map(dir->control), slot, ret_ref);
-
-	return owners + slots_formers(dir->control, slot, ret_ref + owners);
-}
-
 /* ---- requests -------------------------------------------------------------------------------- */
 
 void directory_publish(struct control *control, const struct page_key *key,
@@ -418,15 +405,12 @@ void directory_publish(struct control *control, const struct page_key *key,
 		owners);
 }
 
-/*
- * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
- * may have it.
- */
+/* Sends a remove of the entry `at` to the owners of the key. */
 static void entry_remove(struct directory *dir, const struct page_key *key,
 	const struct location *at, enum evicted evicted)
 {
-	uint32_t owner[HAVERS_MAX];
-	unsigned owners = key_owners(dir, key, owner);
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = slot_owners(member_map(dir->control), map_slot_of(key), owner);
 
 	update_send(dir,
 		&(struct dir_request){DIR_REMOVE, .key = *key, .at = *at, .evicted = evicted},
@@ -496,17 +480,16 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
 	struct directory *dir = control->directory;
-	uint32_t owner[REPLICAS_MAX], former[MAP_FORMERS_MAX], slot = map_slot_of(&page->key);
-	unsigned owners = slot_owners(member_map(control), slot, owner), takes = 0;
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = slot_owners(member_map(control), map_slot_of(&page->key), owner);
+	unsigned takes = 0;
 	const struct dir_request request = {DIR_PUBLISH, .key = page->key,
 		.at = {.place = page->place, .generation = page->generation}};
 
 	for (unsigned i = 0; i < owners; i++)
 		if (owner_of(dir, owner[i]))
 			owner[takes++] = owner[i];
-	/* former owners are not sent it, and may have the older entry */
-	return update_send(dir, &request, owner, takes) && takes == owners &&
-	       !(dir->tidy.any && slots_formers(control, slot, former));
+	return update_send(dir, &request, owner, takes) && takes == owners;
 }
 
 bool directory_busy(const struct control *control)

@@ -281,9 +281,6 @@ uint32_t member_link_ref(const struct rpc_link *link);
 
 /* Returns the current map, as last written to the status segment. */
 struct map_view *member_map(const struct control *control);
-/* Refs of the former owners that the slot's word names. Returns their number. */
-unsigned slots_formers(
-	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
 
 /* ---- what is wrong, for observe/ ----------------------------------------------------------- */
 

@@ -175,21 +175,13 @@ struct seed_list {
 
 /* ---- the map --------------------------------------------------------------------------------- */
 
-/*
- * The words of the cluster map in shared memory (abi/map.h): owner numbers, and the former owners
- * of each slot.
- */
+/* The owner numbers of the cluster map in shared memory (abi/map.h). */
 struct slots {
 	/* per owner number: ref of its member, or 0; and when it was freed, as a serial */
 	uint32_t bound[OWNERS_MAX];
 	uint64_t freed[OWNERS_MAX];
 	uint64_t frees;
-	uint64_t due;       /* no time of a former owner ends before this second */
-	uint32_t migrating; /* slots with former owners */
-	/* second of CLOCK_MONOTONIC, modulo 256, in which the slot's owners changed last */
-	uint8_t since[MAP_SLOTS];
 };
-static_assert(MAP_FORMER_NS / 1000000000 < 250, "slots.since has 8 bits");
 
 /* ---- the state of the room ------------------------------------------------------------------- */
 
@@ -490,7 +482,5 @@ void seeds_watch(struct control *control, uint64_t now_ns);
  * directory_map_changed().
  */
 void member_map_rebuild(struct control *control);
-/* Ends the time of former owners of slots in the status segment. */
-void member_map_tick(struct control *control, uint64_t now_ns);
 
 #endif

@@ -207,7 +207,6 @@ static void report_directory(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "directory", "{");
 	json_count(j, "dropped", s->counter[COUNTER_entries_dropped]);
-	json_string(j, "walk", s->directory.walk ? s->directory.walk : "");
 	json_count(j, "walk_position", s->directory.walk_position);
 	json_count(j, "walk_end", s->directory.walk_end);
 	json_count(j, "sweep_left", s->directory.sweep_left);

@@ -50,37 +50,33 @@ static uint64_t member_of(uint32_t ref)
 	return map_member_pack(&member);
 }
 
-static uint64_t slot_of(const char *owners, const char *formers)
+static uint64_t slot_of(const char *owners)
 {
-	struct map_slot slot = {
-		.counts = map_slot_counts((unsigned)strlen(owners), (unsigned)strlen(formers))};
+	struct map_slot slot = {.owners = (uint8_t)strlen(owners)};
 
 	for (unsigned i = 0; owners[i]; i++)
 		slot.owner[i] = (uint8_t)(owners[i] - 'a');
-	for (unsigned i = 0; formers[i]; i++)
-		slot.former[i] = (uint8_t)(formers[i] - 'a');
 	return map_slot_pack(&slot);
 }
 
-static void a_word_names_owners_and_former_owners(void **state)
+static void a_word_names_owners(void **state)
 {
 	struct map_owners owners;
 
 	(void)state;
 	for (uint32_t n = 0; n < 26; n++)
 		shared->owner[n] = member_of(n + 1);
-	shared->slot[7] = slot_of("bdfh", "ace");
+	shared->slot[7] = slot_of("bdfh");
 	assert_true(map_owners_load(shared, 7, &owners));
 	assert_int_equal(owners.owners, 4);
-	assert_int_equal(owners.all, 7);
-	for (unsigned k = 0; k < 7; k++)
-		assert_int_equal(owners.member[k].ref, (unsigned)("bdfhace"[k] - 'a' + 1));
-	shared->slot[7] = slot_of("z", "");
+	for (unsigned k = 0; k < 4; k++)
+		assert_int_equal(owners.member[k].ref, (unsigned)("bdfh"[k] - 'a' + 1));
+	shared->slot[7] = slot_of("z");
 	assert_true(map_owners_load(shared, 7, &owners));
-	assert_int_equal(owners.all, 1);
+	assert_int_equal(owners.owners, 1);
 	assert_int_equal(owners.member[0].ref, 26);
 	assert_true(map_owners_load(shared, 8, &owners));
-	assert_int_equal(owners.all, 0);
+	assert_int_equal(owners.owners, 0);
 }
 
 static void garbage_names_no_more_owners_than_there_is_room_for(void **state)
@@ -97,7 +93,6 @@ static void garbage_names_no_more_owners_than_there_is_room_for(void **state)
 			((uint8_t *)&shared->slot[i])[k] = (uint8_t)rand();
 		assert_true(map_owners_load(shared, i, &owners));
 		assert_in_range(owners.owners, 0, REPLICAS_MAX);
-		assert_in_range(owners.all - owners.owners, 0, MAP_FORMERS_MAX);
 	}
 }
 
@@ -141,7 +136,7 @@ static void the_slots_of_hashed_keys_are_all_used_and_independent_of_the_tag(voi
 /* A change of the map, up to the new word: it takes the number 0 from one member for another. */
 static void rebind_to(uint32_t ref)
 {
-	shm_store_release64(&shared->slot[5], slot_of("b", ""));
+	shm_store_release64(&shared->slot[5], slot_of("b"));
 	shm_store_release64(&shared->owner[0], member_of(ref));
 }
 
@@ -156,11 +151,11 @@ static void two_changes(unsigned number)
 	if (number == 2) {
 		shm_store_release(&shared->epoch, shared->epoch + 1);
 		rebind_to(3);
-		shm_store_release64(&shared->slot[5], slot_of("ab", ""));
+		shm_store_release64(&shared->slot[5], slot_of("ab"));
 	} else if (number == 3) {
 		shm_store_release(&shared->epoch, shared->epoch + 1);
 		rebind_to(1);
-		shm_store_release64(&shared->slot[5], slot_of("a", ""));
+		shm_store_release64(&shared->slot[5], slot_of("a"));
 	}
 }
 
@@ -174,7 +169,7 @@ static void a_number_that_changes_its_member_during_the_load_is_noticed(void **s
 
 		shared->owner[0] = member_of(1);
 		shared->owner[1] = member_of(2);
-		shared->slot[5] = slot_of("a", "");
+		shared->slot[5] = slot_of("a");
 		loads = 0;
 		before_load = changes[i];
 		assert_false(map_owners_load(shared, 5, &owners));
@@ -192,9 +187,9 @@ static void *rebind(void *stop)
 {
 	for (unsigned i = 0; !shm_load(stop); i++) {
 		shm_store_release(&shared->epoch, shared->epoch + 1);
-		shm_store_release64(&shared->slot[5], slot_of("b", ""));
+		shm_store_release64(&shared->slot[5], slot_of("b"));
 		shm_store_release64(&shared->owner[0], member_of(i % 2 ? 1 : 3));
-		shm_store_release64(&shared->slot[5], slot_of(i % 2 ? "a" : "ab", ""));
+		shm_store_release64(&shared->slot[5], slot_of(i % 2 ? "a" : "ab"));
 		if (i % 64 == 0)
 			sched_yield();
 	}
@@ -210,7 +205,7 @@ static void a_reader_finds_the_members_that_the_word_means(void **state)
 	(void)state;
 	shared->owner[0] = member_of(1);
 	shared->owner[1] = member_of(2);
-	shared->slot[5] = slot_of("a", "");
+	shared->slot[5] = slot_of("a");
 	assert_int_equal(pthread_create(&thread, NULL, rebind, &stop), 0);
 	while (loaded < 2000000 || !torn || !both) {
 		struct map_owners owners;
@@ -235,7 +230,7 @@ static void a_reader_finds_the_members_that_the_word_means(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(a_word_names_owners_and_former_owners),
+		T(a_word_names_owners),
 		T(garbage_names_no_more_owners_than_there_is_room_for),
 		T(members_out_of_range_are_none),
 		T(the_slots_of_hashed_keys_are_all_used_and_independent_of_the_tag),

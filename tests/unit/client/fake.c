@@ -44,7 +44,7 @@ static uint64_t rank(uint32_t member, uint32_t slot)
 /* The owner numbers of a slot: rendezvous hashing without weights. */
 static struct map_slot slot_of_members(uint32_t slot, unsigned members, uint32_t replicas)
 {
-	struct map_slot ret = {.counts = 0};
+	struct map_slot ret = {.owners = 0};
 
 	for (uint32_t m = 0; m < members; m++) {
 		unsigned above = 0;
@@ -54,22 +54,11 @@ static struct map_slot slot_of_members(uint32_t slot, unsigned members, uint32_t
 		if (above < replicas)
 			ret.owner[above] = (uint8_t)m;
 	}
-	ret.counts = map_slot_counts(members < replicas ? members : replicas, 0);
+	ret.owners = (uint8_t)(members < replicas ? members : replicas);
 	return ret;
 }
 
-/* Adds the owners of before that own the slot no more. */
-static void formers_add(struct map_slot *slot, const struct map_slot *was)
-{
-	unsigned owners = map_slot_owners(slot), formers = 0;
-
-	for (unsigned k = 0; k < map_slot_owners(was); k++)
-		if (!memchr(slot->owner, was->owner[k], owners) && formers < MAP_FORMERS_MAX)
-			slot->former[formers++] = was->owner[k];
-	slot->counts = map_slot_counts(owners, formers);
-}
-
-void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous)
+void fake_map(struct fake *f, unsigned members, uint32_t replicas)
 {
 	struct map_shared *map = &f->status->map;
 
@@ -89,11 +78,8 @@ void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_pre
 	map->replicas = replicas;
 	shm_store_release(&map->epoch, map->epoch + 1);
 	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
-		struct map_slot was = map_slot_unpack(map->slot[i]);
 		struct map_slot slot = slot_of_members(i, members, replicas);
 
-		if (keep_previous)
-			formers_add(&slot, &was);
 		shm_store_release64(&map->slot[i], map_slot_pack(&slot));
 	}
 	fake_unlock(f);
@@ -311,7 +297,7 @@ void fake_start(struct fake *f)
 	f->opens_max = UINT32_MAX;
 	snprintf(f->path, sizeof(f->path), "/tmp/peercache-fake-%d.sock", getpid());
 	open_memory(f);
-	fake_map(f, FAKE_NODES, 2, false);
+	fake_map(f, FAKE_NODES, 2);
 	fake_revive(f);
 	MUST(pthread_create(&f->thread, NULL, run, f) == 0);
 }

@@ -195,10 +195,9 @@ uint32_t fake_owner(struct fake *f, const char *name);
 void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *at,
 	char ret_name[FAKE_NAME_BYTES]);
 /*
- * Rewrites the map: its members are the first `members` of the FAKE_NODES nodes. keep_previous: the
- * owners up to now become former owners; otherwise there are no former owners.
+ * Rewrites the map: its members are the first `members` of the FAKE_NODES nodes.
  */
-void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
+void fake_map(struct fake *f, unsigned members, uint32_t replicas);
 /* The owners of a key by the map, as nodes. Returns their number. */
 unsigned fake_owners(struct fake *f, const struct page_key *key, uint32_t ret_owner[REPLICAS_MAX]);
 /* The op, and its segments, that reads page or bucket k of the run alone. */

@@ -168,21 +168,4 @@ static inline unsigned elapsed_ms(uint64_t since_ns)
 
 #define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 
-/*
- * In a first map two nodes own every key. Then, as it is after this call, the third node joins and
- * owns keys for which it has no entries. Returns whether the second owner of this key has lost it.
- */
-static inline bool key_moves(const char *name, uint32_t *ret_former)
-{
-	uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
-	struct page_key key = fake_key(name);
-
-	fake_map(&fake, 2, 2, false);
-	fake_owners(&fake, &key, was);
-	fake_map(&fake, FAKE_NODES, 2, true);
-	fake_owners(&fake, &key, is);
-	*ret_former = was[1];
-	return was[1] != is[0] && was[1] != is[1];
-}
-
 #endif

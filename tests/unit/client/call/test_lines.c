@@ -102,7 +102,7 @@ static void the_lookups_of_a_batch_take_one_fence(void **state)
 	struct pc_batch *batch;
 
 	(void)state;
-	fake_map(&fake, 2, 1, false); /* this host and FAKE_A own the keys */
+	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	for (unsigned i = 0; i < COUNT; i++)
 		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, BYTES);
 	fences = 0;
@@ -149,7 +149,7 @@ static unsigned set(const char *stem, uint32_t bytes)
 static void a_long_set_publishes_between_its_copies(void **state)
 {
 	(void)state;
-	fake_map(&fake, 1, 1, false);
+	fake_map(&fake, 1, 1);
 	assert_true(set("long", 128 << 10) >= 4);
 }
 
@@ -158,7 +158,7 @@ static void an_empty_ctl_ring_is_not_published(void **state)
 	unsigned before;
 
 	(void)state;
-	fake_map(&fake, 1, 1, false);
+	fake_map(&fake, 1, 1);
 	set("before", 4096);
 	before = SEEN(publishes);
 	fake_lock(&fake);

@@ -166,7 +166,7 @@ static void lookup_runs_of_every_length_find_their_keys(void **state)
 	unsigned at = 0;
 
 	(void)state;
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	for (unsigned i = 0; i < LOOKUPS; i++) {
 		fake_name_owned(&fake, "look", FAKE_A + i % 2, &at, name[i]);
 		pages[i] = (struct pc_page){name[i], strlen(name[i]), NULL, 0};
@@ -190,7 +190,7 @@ static void a_page_of_this_host_is_looked_at(void **state)
 	unsigned at = 0;
 
 	(void)state;
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	fake_name_owned(&fake, "own", FAKE_A, &at, name);
 	own = fake_key(name);
 	fake_insert(&fake, &own, FAKE_A,

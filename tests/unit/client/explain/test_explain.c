@@ -61,7 +61,7 @@ static void an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence
 	assert_int_equal(times("\"state\":\"dead\""), 1);
 }
 
-/* ---- buckets and former owners --------------------------------------------------------------- */
+/* ---- buckets --------------------------------------------------------------------------------- */
 
 static void fill_bucket(uint32_t node, const struct page_key *key, uint32_t bucket)
 {
@@ -95,25 +95,6 @@ static void the_second_bucket_counts_only_behind_a_full_first_one(void **state)
 	expect(name);
 	assert_int_equal(times("\"answer\":\"present\""), 1);
 	assert_int_equal(times("\"read\":2"), 1);
-}
-
-static void a_former_owner_is_asked_too_and_marked(void **state)
-{
-	(void)state;
-	for (unsigned k = 0;; k++) {
-		char name[FAKE_NAME_BYTES];
-		uint32_t former;
-
-		assert_true(k < 4000);
-		snprintf(name, sizeof(name), "moved-%u", k);
-		if (!key_moves(name, &former))
-			continue;
-		insert(name, former, FAKE_REF(FAKE_A), place_make(0, 1));
-		expect(name);
-		assert_int_equal(times("\"former\":true,\"answer\":\"present\""), 1);
-		assert_int_equal(times("\"former\":false,\"answer\":\"absent\""), 2);
-		return;
-	}
 }
 
 /* ---- what cannot be asked -------------------------------------------------------------------- */
@@ -278,7 +259,6 @@ int main(void)
 		RIG_TEST(a_page_that_left_its_place_is_evicted_there),
 		RIG_TEST(an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence),
 		RIG_TEST(the_second_bucket_counts_only_behind_a_full_first_one),
-		RIG_TEST(a_former_owner_is_asked_too_and_marked),
 		RIG_TEST(an_owner_that_cannot_be_asked_is_unreachable_and_not_absent),
 		RIG_TEST(an_owner_that_does_not_answer_costs_the_deadline_and_no_more),
 		RIG_TEST(a_failed_rail_is_replaced_by_another),

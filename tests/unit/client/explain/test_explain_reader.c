@@ -70,25 +70,6 @@ static void a_suspect_owner_is_not_asked_once_another_one_has_answered(void **st
 	shm_store64(&fake.status->map.suspects[FAKE_A / 64], 0);
 }
 
-static void a_former_owner_that_lacks_it_spares_no_suspect_owner(void **state)
-{
-	char name[FAKE_NAME_BYTES];
-	struct map_slot slot;
-	uint64_t *word;
-
-	(void)state;
-	name_of_a_and_b("former", name);
-	fake_page(&fake, name, FAKE_A, 0, PAGE_BYTES);
-	slot_of_name(name, &slot, &word);
-	slot.former[0] = FAKE_SELF;
-	slot.counts = map_slot_counts(2, 1);
-	shm_store64(word, map_slot_pack(&slot));
-	shm_store64(
-		&fake.status->map.suspects[FAKE_A / 64], 1ull << FAKE_A % 64 | 1ull << FAKE_B % 64);
-	agrees(name, "hit", "", PC_HIT);
-	shm_store64(&fake.status->map.suspects[FAKE_A / 64], 0);
-}
-
 static void an_owner_or_a_holder_that_cannot_be_read_makes_a_key_unreachable(void **state)
 {
 	char name[FAKE_NAME_BYTES];
@@ -173,7 +154,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(a_key_without_an_entry_is_absent),
 		RIG_TEST(a_suspect_owner_is_not_asked_once_another_one_has_answered),
-		RIG_TEST(a_former_owner_that_lacks_it_spares_no_suspect_owner),
 		RIG_TEST(an_owner_or_a_holder_that_cannot_be_read_makes_a_key_unreachable),
 		RIG_TEST(an_owner_that_is_no_member_proves_nothing),
 		RIG_TEST(a_page_of_this_host_is_told_of_by_its_engine_alone),

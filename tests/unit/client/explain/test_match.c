@@ -159,7 +159,7 @@ static uint32_t others_leave(struct fake *f, uint32_t rail, const struct op *op)
 {
 	(void)rail;
 	(void)op;
-	fake_map(f, 1, 1, false);
+	fake_map(f, 1, 1);
 	return OP_PEER_DOWN;
 }
 
@@ -173,7 +173,7 @@ static void a_holder_that_left_meanwhile_is_none(void **state)
 	ask();
 	LET(on_op, NULL);
 	assert_int_equal(match.holders, 0);
-	fake_map(&fake, FAKE_NODES, 2, false);
+	fake_map(&fake, FAKE_NODES, 2);
 }
 
 static void without_an_engine_all_keys_are_unknown(void **state)

@@ -67,7 +67,7 @@ static uint64_t *slot_of(unsigned i)
 static void own(unsigned i, unsigned count, uint32_t first, uint32_t second)
 {
 	struct map_slot slot = {
-		.owner = {(uint8_t)first, (uint8_t)second}, .counts = map_slot_counts(count, 0)};
+		.owner = {(uint8_t)first, (uint8_t)second}, .owners = (uint8_t)count};
 
 	shm_store64(slot_of(i), map_slot_pack(&slot));
 }
@@ -92,7 +92,7 @@ static int setup(void **state)
 
 	rig_setup(state);
 	LET(on_op, count_asked);
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	for (unsigned i = 0; i < KEYS; i++) {
 		fake_name_owned(&fake, "usual", FAKE_A + i % 2, &at, name[i]);
 		pages[i] = (struct pc_page){name[i], strlen(name[i]), NULL, 0};

@@ -199,25 +199,6 @@ static void a_suspect_owner_is_asked_only_if_no_other_one_answers(void **state)
 	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
 }
 
-static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void **state)
-{
-	unsigned found = 0;
-
-	(void)state;
-	for (unsigned k = 0; k < 4000 && found < 8; k++) {
-		char name[FAKE_NAME_BYTES];
-		uint32_t former;
-
-		snprintf(name, sizeof(name), "moved-%u", k);
-		if (!key_moves(name, &former))
-			continue;
-		insert_at(name, former);
-		assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
-		found++;
-	}
-	assert_int_equal(found, 8);
-}
-
 static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **state)
 {
 	enum pc_result result = PC_PENDING;
@@ -234,12 +215,12 @@ static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **sta
 
 		snprintf(name, sizeof(name), "changed-%u", k);
 		key = fake_key(name);
-		fake_map(&fake, FAKE_NODES, 1, false);
+		fake_map(&fake, FAKE_NODES, 1);
 		fake_owners(&fake, &key, owner);
 		if (owner[0] != FAKE_B)
 			continue;
 		insert_at(name, FAKE_B);
-		fake_map(&fake, 2, 1, false);
+		fake_map(&fake, 2, 1);
 		fake_owners(&fake, &key, owner);
 		if (owner[0] != FAKE_A)
 			continue;
@@ -250,7 +231,7 @@ static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **sta
 	assert_int_equal(pc_submit_exists(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
 	while (!SEEN(held_count))
 		assert_false(pc_poll(batch));
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	hook(NULL);
 	exists_one("another", PATIENCE_MS); /* its look-up makes the channel read the new map */
 	fake_lock(&fake);
@@ -323,7 +304,6 @@ int main(void)
 		RIG_TEST(a_key_with_an_unreachable_owner_is_unreachable_and_no_miss),
 		RIG_TEST(a_suspect_owner_is_asked_only_if_no_other_one_answers),
 		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
-		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
 		RIG_TEST(a_map_change_during_a_lookup_restarts_with_the_new_owners),
 		RIG_TEST(of_several_holders_the_one_with_the_least_queued_is_taken),
 		RIG_TEST(what_a_read_takes_counts_as_load_of_its_holder),

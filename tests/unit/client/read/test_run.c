@@ -121,7 +121,7 @@ static void known_pages_of_this_host_are_copied_not_read(void **state)
 static void keys_of_one_owner_are_looked_up_in_one_run(void **state)
 {
 	(void)state;
-	fake_map(&fake, 2, 1, false); /* this host and FAKE_A own the keys */
+	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	store(1);
 	look_up_all();
 	for (unsigned i = 0; i < COUNT; i++)

@@ -129,7 +129,7 @@ static void a_bucket_that_was_not_read_is_not_used(void **state)
 	static const uint8_t status[] = {OP_HIT, OP_STALE, OP_NIC_ERROR, 200};
 
 	(void)state;
-	fake_map(&fake, 2, 1, false); /* this host and FAKE_A own the keys */
+	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	store(1);
 	for (unsigned n = 0; n < sizeof(status); n++) {
 		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));

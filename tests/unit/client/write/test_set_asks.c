@@ -93,16 +93,16 @@ static uint32_t leave(struct fake *f, uint32_t rail, const struct op *op)
 	if (!of_head(op))
 		return FAKE_DO;
 	if (op->peer == FAKE_B)
-		fake_map(f, FAKE_B, 1, false);
+		fake_map(f, FAKE_B, 1);
 	return OP_PEER_DOWN;
 }
 
 static void a_page_of_a_holder_that_leaves_the_map_is_stored(void **state)
 {
 	(void)state;
-	fake_map(&fake, FAKE_B, 1, false); /* B owns no key */
+	fake_map(&fake, FAKE_B, 1); /* B owns no key */
 	make("key", FAKE_NODES);
-	fake_map(&fake, FAKE_NODES, 1, false);
+	fake_map(&fake, FAKE_NODES, 1);
 	for (unsigned k = 0; k < PAGES; k++)
 		fake_page(&fake, name[k], FAKE_B, 0, SHORT);
 	assert_int_equal(pc_exists(ch, pages, PAGES, PATIENCE_MS, results), 0);

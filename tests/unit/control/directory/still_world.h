@@ -10,7 +10,7 @@ static inline bool behind_any(const struct directory *dir)
 	const struct owner *owner;
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner_lags(dir, owner))
+		if (owner->walk.slots || !STAILQ_EMPTY(&owner->batches))
 			return true;
 	return false;
 }

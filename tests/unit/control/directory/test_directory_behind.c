@@ -241,7 +241,7 @@ static uint64_t *digest_asked(void)
 	mute.answers = mute.no_digests = true;
 	assert_true(mute_until(missing_at_mute(KEYS) == 0 && mute_all_sent(), 5000));
 	mute.answers = false;
-	dir->tidy.from_ns = dir->tidy.lag_ns = 0;
+	dir->move.compare_ns = 0;
 	assert_true(mute_until(mute_owner()->digest && mute_owner()->digest->counted, 1500));
 	index_close(mute.told);
 	assert_int_equal(index_open(KEYS, &mute.told), 0);
@@ -303,13 +303,13 @@ static void it_is_not_compared_with_while_it_is_behind(void **state)
 	mute_join();
 	assert_true(mute_until(owner_behind(mute_owner()), 1000));
 	mute_owner()->unsure = true;
-	dir->tidy.from_ns = dir->tidy.lag_ns = 0;
+	dir->move.compare_ns = 0;
 	for (unsigned n = 0; n < 50; n++) {
 		move_slice(dir);
 		nodes_run(1);
 	}
 	assert_false(suspect_steers(mute_owner()->why));
-	assert_true(clock_now_ns() >= tidy_from_ns(dir));
+	assert_true(clock_now_ns() >= dir->move.compare_ns);
 	assert_true(mute_owner()->unsure);
 	assert_null(mute_owner()->digest);
 	mute.answers = true;
@@ -344,36 +344,6 @@ static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 	assert_null(strstr(warned + 1, "warn  member mute"));
 }
 
-static unsigned found_of_mute(uint64_t keys, bool want)
-{
-	unsigned wrong = 0;
-
-	for (uint64_t k = 0; k < keys; k++)
-		if (owned_by((uint32_t)mute.incarnation, k))
-			wrong += (found_anywhere(0, k) > 0) != want;
-	return wrong;
-}
-
-static void former_owners_keep_entries_that_it_has_not_acknowledged(void **state)
-{
-	const unsigned keys = 3000;
-
-	(void)state;
-	open_nodes(2, 2500, 1);
-	for (unsigned k = 0; k < keys; k++)
-		node_put(0, k, 1, 3000);
-	assert_true(nodes_until(node[0].hits == keys, 3000));
-	assert_true(nodes_until(still(node[0].control.directory), 20000));
-	mute_join();
-	assert_true(mute_until(mute_owner()->background != 0, 4000));
-	(void)mute_until(false, 4000); /* the former owner was compared with meanwhile */
-	assert_int_equal(found_of_mute(keys, true), 0);
-	mute.answers = true;
-	assert_true(mute_until(still(node[0].control.directory), 20000));
-	assert_int_equal(missing_at_mute(keys), 0);
-	assert_int_equal(found_of_mute(keys, false), 0);
-}
-
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -388,7 +358,6 @@ int main(void)
 		T(an_answer_to_another_question_is_not_believed),
 		T(it_is_not_compared_with_while_it_is_behind),
 		T(removes_beyond_the_limit_are_dropped_and_logged_once),
-		T(former_owners_keep_entries_that_it_has_not_acknowledged),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -272,7 +272,7 @@ static void an_owner_without_a_link_is_compared_with_later(void **state)
 	(void)state;
 	open_with_pages();
 	lose(0);
-	assert_true(nodes_until(clock_now_ns() >= tidy_from_ns(holder()), 1000));
+	assert_true(nodes_until(clock_now_ns() >= holder()->move.compare_ns, 1000));
 	assert_false(holder()->reading.on);
 	contact = member_peer(&node[HOLDER].control, owner_first()->peer)->contact;
 	if (contact->in)

@@ -236,30 +236,6 @@ static void a_report_about_a_page_that_is_on_disk_is_wrong(void **state)
 	assert_true(nodes_until(owners_of_disk(3) == 0, 3000));
 }
 
-/* Former owners of the slot may have the older entry: the caller removes that. */
-static void while_former_owners_have_it_the_older_entry_is_removed_as_well(void **state)
-{
-	struct control *holder = &node[HOLDER].control;
-	unsigned moved = 0;
-
-	(void)state;
-	open_three();
-	assert_true(directory_on_disk(holder, &disk[3]));
-	for (unsigned k = 0; k < KEYS; k++)
-		node_put(HOLDER, k, 1, 3000);
-	assert_true(nodes_until(node[HOLDER].hits == KEYS, 3000));
-	assert_int_equal(node_open(HOLDER + 1, node_at(0)), 0);
-	assert_true(nodes_until(holder->directory->map.settled->owners == HOLDER + 2, 3000));
-	for (unsigned k = 0; k < KEYS; k++) {
-		uint32_t ref[MAP_FORMERS_MAX];
-		bool former = slots_formers(holder, map_slot_of(&disk[k].key), ref) != 0;
-
-		moved += former;
-		assert_int_equal(directory_on_disk(holder, &disk[k]), !former);
-	}
-	assert_in_range(moved, KEYS / 4, KEYS * 9 / 10);
-}
-
 #define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -273,7 +249,6 @@ int main(void)
 		DISK_TEST(a_page_that_is_in_memory_too_has_one_entry),
 		DISK_TEST(after_a_warm_restart_they_are_found_again),
 		DISK_TEST(a_report_about_a_page_that_is_on_disk_is_wrong),
-		DISK_TEST(while_former_owners_have_it_the_older_entry_is_removed_as_well),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,7 +147,7 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 			node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
 	}
 	assert_true(lost > 0);
-	node[0].control.directory->tidy.from_ns = 0; /* the map changed long ago */
+	node[0].control.directory->move.compare_ns = 0; /* the map changed long ago */
 	node[0].control.directory->turn.at_ns = 0;
 	(void)mute_until(false, 5000);
 	for (unsigned k = 0; k < 50; k++) {
@@ -218,7 +218,7 @@ static void few_digests_exist_at_a_time(void **state)
 	for (unsigned i = 0; i < 500; i++) {
 		unsigned now = 0;
 
-		node[0].control.directory->tidy.from_ns = 0;
+		node[0].control.directory->move.compare_ns = 0;
 		nodes_turn();
 		STAILQ_FOREACH (owner, &node[0].control.directory->owners, next)
 			now += owner->digest != NULL;
@@ -227,38 +227,6 @@ static void few_digests_exist_at_a_time(void **state)
 	for (unsigned i = 0; i < MANY; i++)
 		close(fd[i]);
 	assert_in_range(most, 1, COMPARE_OWNERS_MAX);
-}
-
-static unsigned wrongly_placed(unsigned keys)
-{
-	unsigned n = 0;
-
-	for (unsigned k = 0; k < keys; k++)
-		n += owned_by(node[2].control.ref, k) && ({
-			struct page_key key = key_of(k);
-			struct dir_entry found;
-			shard_find(node[1].control.shard, &key, &found, 1);
-		});
-	return n;
-}
-
-static void an_owner_that_lags_keeps_entries_of_its_own_slots_only(void **state)
-{
-	const unsigned keys = 3000;
-
-	(void)state;
-	nodes_teardown();
-	open_nodes(2, 2500, 1);
-	for (unsigned k = 0; k < keys; k++)
-		node_put(0, k, 1, 3000);
-	assert_true(nodes_until(node[0].hits == keys, 3000));
-	assert_true(nodes_until(still(node[0].control.directory), 20000));
-	assert_int_equal(node_open(2, node_at(0)), 0);
-	mute_join();
-	assert_true(mute_until(mute_owner()->background != 0, 4000));
-	(void)mute_until(false, 4000); /* the former owner was compared with meanwhile */
-	assert_true(owner_lags(node[0].control.directory, mute_owner()));
-	assert_int_equal(wrongly_placed(keys), 0);
 }
 
 /* The pages that it lacks are gone at a change of the map. */
@@ -297,7 +265,6 @@ int main(void)
 		T(an_owner_that_is_behind_stops_no_turn),
 		T(a_former_owner_that_answers_late_drops_its_entries),
 		T(few_digests_exist_at_a_time),
-		T(an_owner_that_lags_keeps_entries_of_its_own_slots_only),
 		T(an_owner_is_not_behind_with_pages_that_are_gone),
 	};
 

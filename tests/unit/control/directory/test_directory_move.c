@@ -118,13 +118,12 @@ static void a_change_publishes_the_pages_of_slots_that_have_moved_only(void **st
 	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS / 3, KEYS * 2 / 3);
 }
 
-static void expect_counts(const char *walk, uint64_t position, uint64_t end)
+static void expect_counts(bool moving, uint64_t position, uint64_t end)
 {
 	struct directory_counts counts;
 
 	directory_counts(&node[0].control, &counts);
-	assert_string_equal(counts.walk, walk);
-	assert_int_equal(counts.moving, walk[0] != 0);
+	assert_int_equal(counts.moving, moving);
 	assert_int_equal(counts.walk_position, position);
 	assert_int_equal(counts.walk_end, end);
 }
@@ -133,27 +132,16 @@ static void the_counts_show_where_the_walk_is(void **state)
 {
 	struct directory_counts counts;
 	struct directory *dir;
-	struct owner *owner;
 
 	(void)state;
 	open_with_keys(2, 1);
 	dir = node[0].control.directory;
 	assert_true(nodes_until(still(dir), 5000));
-	owner = owner_of(dir, node[1].control.ref);
-	expect_counts("", 0, 0);
+	expect_counts(false, 0, 0);
 	dir->lack.most = 40;
 	dir->lack.count = 15;
-	expect_counts("publish", 25, 40);
+	expect_counts(true, 25, 40);
 	dir->lack.most = dir->lack.count = 0;
-	owner->unsure = true;
-	expect_counts("", 0, 0); /* its turn, not after a change */
-	dir->tidy.any = true;
-	dir->tidy.from_ns = UINT64_MAX;
-	expect_counts("wait", 0, 0);
-	dir->tidy.from_ns = 0;
-	expect_counts("remove", 0, 0);
-	owner->unsure = false;
-	expect_counts("", 0, 0);
 	dir->sweep.left = 30;
 	directory_counts(&node[0].control, &counts);
 	assert_int_equal(counts.sweep_left, 30);
@@ -242,27 +230,6 @@ static void a_member_that_others_dropped_without_its_noticing_publishes_again(vo
 	assert_true(nodes_until(all_found(2, 2), 5000));
 	assert_int_equal(node[2].control.counter[COUNTER_members_died], 0);
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
-}
-
-static void a_removed_key_is_also_removed_from_former_owners(void **state)
-{
-	(void)state;
-	open_with_keys(2, 1);
-	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(all_agree(), 2000));
-	assert_true(nodes_until(all_found(0, 2), 2000));
-	/* former owners are not compared with */
-	node[0].control.directory->tidy.from_ns = UINT64_MAX;
-	for (unsigned k = 0; k < KEYS; k++) {
-		struct page_key key = key_of(k);
-		struct index_entry entry = *index_find(node[0].control.index, &key);
-
-		index_remove(node[0].control.index, &key);
-		directory_remove(&node[0].control, &key,
-			&(struct location){.place = entry.place, .generation = entry.generation});
-	}
-	for (unsigned i = 0; i < 3; i++)
-		assert_true(nodes_until(node[i].control.shard->entries == 0, 2000));
 }
 
 /* Publishes overtake removes that are queued for the owner as a former one. */
@@ -475,7 +442,6 @@ int main(void)
 		T(a_restarted_owner_gets_all_its_entries_again),
 		T(after_a_partition_every_key_is_found_again),
 		T(a_member_that_others_dropped_without_its_noticing_publishes_again),
-		T(a_removed_key_is_also_removed_from_former_owners),
 		T(an_owner_that_gets_slots_back_before_removes_of_them_is_repaired),
 		T(an_owner_that_forgets_before_removes_is_repaired),
 		T(skipped_publishes_delay_no_other_comparison),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cluster map of real member tables: what readers find in shared memory while members join and
- * leave, and the former owners for an engine that has just joined.
+ * leave.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -57,8 +57,8 @@ static void *read_slots(void *context)
 			continue;
 		}
 		reader->reads++;
-		reader->wrong += owners.owners < 1 || owners.all > 3;
-		for (unsigned k = 0; k < owners.all; k++)
+		reader->wrong += owners.owners < 1 || owners.owners > 2;
+		for (unsigned k = 0; k < owners.owners; k++)
 			reader->wrong += !map_member_sane(&owners.member[k]);
 	}
 	return NULL;
@@ -94,7 +94,7 @@ static void readers_find_an_owner_of_each_slot_through_200_changes(void **state)
 	assert_true(node[0].control.counter[COUNTER_members_died] >= 100);
 }
 
-/* Does a slot of node i's map name node j, as an owner or a former owner? */
+/* Does a slot of node i's map name node j, as an owner? */
 static bool slots_name(unsigned i, unsigned j)
 {
 	const struct map_shared *map = &node[i].control.status->map;
@@ -103,7 +103,7 @@ static bool slots_name(unsigned i, unsigned j)
 		struct map_owners owners;
 
 		assert_true(map_owners_load(map, k, &owners));
-		for (unsigned o = 0; o < owners.all; o++)
+		for (unsigned o = 0; o < owners.owners; o++)
 			if (owners.member[o].ref == node[j].control.ref)
 				return true;
 	}

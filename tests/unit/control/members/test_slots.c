@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The words of the cluster map (engine/control/members/member_map.c) through series of changes:
- * what they name, for how long, and owner numbers. The member table is a stub (ld --wrap).
+ * what they name, and owner numbers. The member table is a stub (ld --wrap).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,6 @@
 #include "engine/control/members/member_map.c"
 
 #define MANY (2 * OWNERS_MAX)
-#define SECOND SECOND_NS
 
 /* Member i has the ref i + 1 and the peer number i. */
 static struct member_record record[MANY];
@@ -23,7 +22,6 @@ static struct members table;
 static struct control control;
 static struct slots slots;
 static struct map_view *view;
-static uint64_t now_ns;
 
 /* The member that joins now, if free numbers are to be checked when its number is chosen. */
 static uint32_t watched_ref;
@@ -36,8 +34,6 @@ static void expect_unnamed(void)
 
 		for (unsigned k = 0; k < map_slot_owners(&slot); k++)
 			assert_int_not_equal(slots.bound[slot.owner[k]], 0);
-		for (unsigned k = 0; k < map_slot_formers(&slot); k++)
-			assert_int_not_equal(slots.bound[slot.former[k]], 0);
 	}
 }
 
@@ -71,7 +67,6 @@ static int setup(void **state)
 		record[i] = (struct member_record){
 			.ref = i + 1, .peer = (uint16_t)i, .rails = 1, .bucket_bits = 10};
 	}
-	now_ns = 1000 * SECOND;
 	return 0;
 }
 
@@ -105,15 +100,13 @@ static void change(unsigned i, bool lives, unsigned replicas)
 	fresh = view_of(view, replicas);
 	map_view_drop(view);
 	view = fresh;
-	slots_publish(&control, &slots, view, now_ns);
+	slots_publish(&control, &slots, view);
 }
 
-/* The first members join; 60 s later no slot has a former owner. */
-static void settle(unsigned members, unsigned replicas)
+static void join(unsigned members, unsigned replicas)
 {
 	for (unsigned i = 0; i < members; i++)
 		change(i, true, replicas);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
 }
 
 static struct map_owners load(uint32_t slot)
@@ -124,14 +117,6 @@ static struct map_owners load(uint32_t slot)
 	return owners;
 }
 
-static bool named(const struct map_owners *owners, uint32_t ref)
-{
-	for (unsigned k = 0; k < owners->all; k++)
-		if (owners->member[k].ref == ref)
-			return true;
-	return false;
-}
-
 /* Each word names the owners by the view, in their order, and no member twice or dead. */
 static void expect_sound(void)
 {
@@ -139,10 +124,9 @@ static void expect_sound(void)
 		struct map_owners owners = load(s);
 
 		assert_int_equal(owners.owners, map_owning(view));
-		for (unsigned k = 0; k < owners.owners; k++)
+		for (unsigned k = 0; k < owners.owners; k++) {
 			assert_int_equal(
 				owners.member[k].ref, view->owner[map_view_slot(view, s)[k]].ref);
-		for (unsigned k = 0; k < owners.all; k++) {
 			assert_non_null(member_by_ref(&control, owners.member[k].ref));
 			for (unsigned other = 0; other < k; other++)
 				assert_int_not_equal(
@@ -151,102 +135,18 @@ static void expect_sound(void)
 	}
 }
 
-static void a_replaced_owner_stays_a_former_one_for_60_s(void **state)
-{
-	unsigned formers = 0;
-
-	(void)state;
-	settle(3, 1);
-	expect_sound();
-	change(3, true, 1);
-	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		struct map_owners owners = load(s);
-
-		assert_int_equal(owners.all, owners.member[0].ref == 4 ? 2 : 1);
-		formers += owners.all == 2;
-	}
-	assert_in_range(formers, MAP_SLOTS * 22 / 100, MAP_SLOTS * 28 / 100);
-	assert_int_equal(slots.migrating, formers);
-	/* a member that joins later does not keep the others' former owners any longer */
-	now_ns += 50 * SECOND;
-	change(4, true, 1);
-	slots_tick(&control, &slots, now_ns += 11 * SECOND);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		struct map_owners owners = load(s);
-
-		assert_int_equal(owners.all > 1, owners.member[0].ref == 5);
-	}
-	slots_tick(&control, &slots, now_ns += 50 * SECOND);
-	assert_int_equal(slots.migrating, 0);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_int_equal(load(s).all, 1);
-}
-
-static void an_owner_that_has_left_is_no_former_owner(void **state)
+static void members_that_leave_and_come_back_are_counted(void **state)
 {
 	(void)state;
-	settle(4, 2);
+	join(4, 2);
 	change(2, false, 2);
 	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++)
-		assert_int_equal(load(s).all, load(s).owners);
-	/* when it is back, the owners that stood in for it are former ones */
 	change(2, true, 2);
 	expect_sound();
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		struct map_owners owners = load(s);
-
-		assert_int_equal(owners.all - owners.owners, named(&owners, 3));
-	}
 	assert_int_equal(control.status->map.members, 4);
 	change(3, false, 2);
 	assert_int_equal(map_member_unpack(control.status->map.member[3]).ref, 0);
 	assert_int_equal(control.status->map.peers, 3);
-}
-
-/*
- * Whatever joins and leaves within 60 s: of the owners at any time, each one that lives is named,
- * or as many former owners as a word can name.
- */
-static void every_owner_of_the_last_60_s_is_named(void **state)
-{
-	static bool owned[MAP_SLOTS][16], crowded[MAP_SLOTS];
-	unsigned full = 0;
-
-	(void)state;
-	srand(2);
-	for (unsigned i = 0; i < 8; i++)
-		change(i, true, 2);
-	for (unsigned round = 0; round < 60; round++) {
-		unsigned i = (unsigned)rand() % 16;
-
-		if (round % 20 == 0) {
-			slots_tick(&control, &slots, now_ns += 61 * SECOND);
-			memset(owned, 0, sizeof(owned));
-			memset(crowded, 0, sizeof(crowded));
-		}
-		for (uint32_t s = 0; s < MAP_SLOTS; s++)
-			for (unsigned k = 0; k < 2; k++)
-				owned[s][view->owner[map_view_slot(view, s)[k]].ref - 1] = true;
-		if (alive[i] && table.alive < 3)
-			continue;
-		change(i, !alive[i], 2);
-		for (uint32_t s = 0; s < MAP_SLOTS && !alive[i]; s++)
-			owned[s][i] = false; /* its shard is gone */
-		expect_sound();
-		for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-			struct map_owners owners = load(s);
-			bool most = owners.all - owners.owners == MAP_FORMERS_MAX;
-
-			for (unsigned m = 0; m < 16; m++)
-				assert_true(!owned[s][m] || !alive[m] || named(&owners, m + 1) ||
-					    most || crowded[s]);
-			crowded[s] |= most;
-			full += most;
-		}
-	}
-	assert_true(full > 0);
 }
 
 static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void **state)
@@ -257,7 +157,7 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 		table.alive++;
 	}
 	view = view_of(NULL, 2);
-	slots_publish(&control, &slots, view, now_ns);
+	slots_publish(&control, &slots, view);
 	expect_sound();
 	/* each of these may replace an owner, which has a number and lives */
 	for (unsigned i = OWNERS_MAX; i < OWNERS_MAX + 20; i++) {
@@ -271,17 +171,13 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 		change(i, false, 2);
 		expect_sound();
 	}
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
-	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
-		assert_int_equal(load(s).all, 2);
-	}
 }
 
 /* Both owners of slot 0 die, and members that join need their numbers at once. */
 static void numbers_of_the_dead_are_used_at_once(void **state)
 {
 	(void)state;
-	settle(OWNERS_MAX, 2);
+	join(OWNERS_MAX, 2);
 	for (unsigned k = 0; k < 2; k++) {
 		unsigned dead = load(0).member[k].ref - 1;
 
@@ -290,7 +186,7 @@ static void numbers_of_the_dead_are_used_at_once(void **state)
 	}
 	map_view_drop(view);
 	view = view_of(NULL, 2);
-	slots_publish(&control, &slots, view, now_ns);
+	slots_publish(&control, &slots, view);
 	expect_sound();
 }
 
@@ -316,7 +212,7 @@ static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(voi
 	uint32_t epoch;
 
 	(void)state;
-	settle(2, 1);
+	join(2, 1);
 	memcpy(before, control.status->map.slot, sizeof(before));
 	epoch = control.status->map.epoch;
 	change(2, true, 1);
@@ -335,9 +231,7 @@ static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(voi
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(a_replaced_owner_stays_a_former_one_for_60_s),
-		T(an_owner_that_has_left_is_no_former_owner),
-		T(every_owner_of_the_last_60_s_is_named),
+		T(members_that_leave_and_come_back_are_counted),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
 		T(numbers_of_the_dead_are_used_at_once),
 		T(a_free_number_is_used_again_last),

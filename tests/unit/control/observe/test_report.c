@@ -137,7 +137,6 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		.behind = 3,
 		.suspect = 2,
 		.partial = 9,
-		.walk = "publish",
 		.walk_position = 5,
 		.walk_end = 8,
 		.sweep_left = 7};
@@ -318,7 +317,7 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 		"[r[\"members\"][1][k] for k in (\"links\",\"suspect\",\"served_ms\",\"unserved_ms\",\"queued\",\"unacknowledged\",\"unawaited\",\"behind\",\"probe_served_ms\",\"probe_unserved_ms\")]==[0,\"unserved\",900,700,4,2,5,True,1300,1200]");
 	check(text, "[r[\"members\"][0][k] for k in (\"suspect\",\"queued\")]==[\"\",0]");
 	check(text,
-		"[f[\"directory_\"+n] for n in (\"moving\",\"owners_behind\",\"owners_suspect\",\"sets_partial\")]==[1,3,2,9] and r[\"directory\"]==dict(dropped=0,walk=\"publish\",walk_position=5,walk_end=8,sweep_left=7)");
+		"[f[\"directory_\"+n] for n in (\"moving\",\"owners_behind\",\"owners_suspect\",\"sets_partial\")]==[1,3,2,9] and r[\"directory\"]==dict(dropped=0,walk_position=5,walk_end=8,sweep_left=7)");
 	check(text,
 		"r[\"recent\"][\"seconds\"]==0 and r[\"rails\"][0][\"recent\"][\"rail_read_p99_seconds\"]==r[\"recent\"][\"get_hit_ratio\"]==-1 and r[\"poll_cores\"][0][\"recent\"][\"poll_core_gaps\"]==0");
 	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");

@@ -97,23 +97,6 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 	return crc;
 }
 
-#define WIDE __attribute__((target("avx512f")))
-
-/* As stream_avx2(), aligned to 64 bytes. */
-RACY WIDE static void stream_avx512(unsigned char *to, const unsigned char *from, size_t bytes)
-{
-	for (size_t at = 0; at < bytes; at += 128) {
-		__m512i a = _mm512_loadu_si512(from + at);
-		__m512i b = _mm512_loadu_si512(from + at + 64);
-
-		if (at + AHEAD_BYTES < bytes)
-			for (size_t k = 0; k < 128; k += 64)
-				__builtin_prefetch(from + at + AHEAD_BYTES + k, 0, 2);
-		_mm512_stream_si512((__m512i *)(void *)(to + at), a);
-		_mm512_stream_si512((__m512i *)(void *)(to + at + 64), b);
-	}
-}
-
 /*
  * CRC by folding, in the registers of the copy (Gopal et al., "Fast CRC Computation for Generic
  * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes (with AVX2, two of
@@ -276,10 +259,7 @@ void copy_stream(void *to, const void *from, size_t bytes)
 		size_t body = (bytes - front) & ~(size_t)127;
 
 		copy_bytes(t, f, front);
-		if (__builtin_cpu_supports("avx512f"))
-			stream_avx512(t + front, f + front, body);
-		else
-			stream_avx2(t + front, f + front, body);
+		stream_avx2(t + front, f + front, body);
 		t += front + body;
 		f += front + body;
 		bytes -= front + body;

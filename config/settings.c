@@ -3,6 +3,7 @@
  * The table of settings; finds a setting by name, parses its value and stores it. Start-up only,
  * one thread. settings_file.c reads a file; settings_print.c prints the settings.
  */
+#include "config/group_limits.h"
 #include "config/setting.h"
 
 #include <arpa/inet.h>
@@ -446,6 +447,20 @@ static int settings_check_etcd(const struct settings *s, char *err, size_t err_b
 	return 0;
 }
 
+/* Whether a setting is a list of limits of groups. */
+static int limits_check(const char *setting, const char *list, char *err, size_t err_bytes)
+{
+	const char *at = list, *wrong;
+	struct group_limit limit;
+	int rc;
+
+	while ((rc = group_limits_next(&at, &limit, &wrong)) > 0)
+		continue;
+	if (rc < 0)
+		snprintf(err, err_bytes, "%s = %.200s: %s", setting, list, wrong);
+	return rc;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
@@ -461,7 +476,9 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			name_is_word ? s->cluster_id : s->engine_name);
 		return -EINVAL;
 	}
-	if (settings_check_etcd(s, err, err_bytes) < 0)
+	if (settings_check_etcd(s, err, err_bytes) < 0 ||
+		limits_check("engine.quotas", s->engine_quotas, err, err_bytes) < 0 ||
+		limits_check("engine.ttls", s->engine_ttls, err, err_bytes) < 0)
 		return -EINVAL;
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,

@@ -38,6 +38,7 @@ struct ctl_run {
 	bool gets;
 	uint64_t seconds, max_bytes;
 	uint64_t drain_seconds;
+	int64_t ttl_s; /* of quota; -1: not given */
 	/* of put, get, exists, match, rm and clear; the others open it, if they need one */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists, match and rm */
@@ -60,6 +61,9 @@ int ctl_rm(struct ctl_run *ctl, const char *key);
  * not known to be empty.
  */
 int ctl_clear(struct ctl_run *ctl);
+
+/* ctl_quota.c. `size`: the new quota of ctl->group; NULL: it stays. */
+int ctl_quota(struct ctl_run *ctl, const char *size);
 
 /* ctl_keygen.c */
 int ctl_keygen(const struct ctl_run *ctl, const char *path);

@@ -45,6 +45,9 @@ static const char help[] =
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
 	"                       one namespace and its ranks (--namespace); with --cluster no host\n"
 	"                       finds what was stored before, also one that is down now\n"
+	"  quota [SIZE]         print what the groups of namespaces have of the pools of this host\n"
+	"                       and their limits; with SIZE or --ttl: set those of --namespace (0:\n"
+	"                       none), until another client tells others or the engine ends\n"
 	"  keys                 record what the clients of this host ask for, for peercache-bench\n"
 	"                       policy: how much memory buys how many hits\n"
 	"  keygen FILE          make a file with a new key for cluster.psk_file\n"
@@ -52,8 +55,8 @@ static const char help[] =
 	"                       make a CA for tests, and a folder for cluster.tls_dir of each engine\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
-	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
-	"                       part in front of ||, such as \"pc2|model=M|prefix=|tag=\" (default: all)\n"
+	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear\n"
+	"                       and quota: the part in front of ||, such as \"pc2|model=M|prefix=|tag=\" (default: all)\n"
 	"  --namespace-secret-file FILE\n"
 	"                       secret of the tenant whose keys they are\n"
 	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart\n"
@@ -62,6 +65,7 @@ static const char help[] =
 	"  --deadline T         drain: end after this time, such as 60s (default 60s)\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --cluster            clear: of all hosts\n"
+	"  --ttl SECONDS        quota: pages of the group are gone after this time\n"
 	"  --record FILE        keys: write a new file; a number for each key, nothing of its text\n"
 	"  --seconds N          keys: end after this time (default 3600)\n"
 	"  --max-bytes SIZE     keys: end before the file is larger (default 1GiB)\n"
@@ -127,6 +131,7 @@ static const char help[] =
 	"  $ peercachectl --namespace llama-70b/bf16 --json match 0af3... 77d0...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl clear --cluster --namespace 'pc2|model=llama-70b|prefix=|tag='\n"
+	"  $ peercachectl quota 40GiB --ttl 3600 --namespace 'pc2|model=llama-70b|prefix=|tag='\n"
 	"  $ peercachectl keys --record trace.jsonl --seconds 600\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n\n"
 	"Files:\n"
@@ -169,7 +174,8 @@ static const struct verb {
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
 	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX},
-	{"clear", 1, 1}, {"keys", 1, 1}, {"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
+	{"clear", 1, 1}, {"quota", 1, 2}, {"keys", 1, 1}, {"keygen", 2, 2},
+	{"tls-example", 4, INT_MAX}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -272,6 +278,8 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 		return ctl_get(ctl, words[1]);
 	if (!strcmp(verb, "clear"))
 		return ctl_clear(ctl);
+	if (!strcmp(verb, "quota"))
+		return ctl_quota(ctl, count > 1 ? words[1] : NULL);
 	if (!strcmp(verb, "match"))
 		return ctl_match(ctl, count - 1, words + 1);
 	if (strcmp(verb, "rm"))
@@ -361,7 +369,7 @@ int main(int argc, char **argv)
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
 		{"record", 1, NULL, 'R'}, {"seconds", 1, NULL, 'T'}, {"max-bytes", 1, NULL, 'M'},
-		{"gets", 0, NULL, 'G'}, {"deadline", 1, NULL, 'D'},
+		{"gets", 0, NULL, 'G'}, {"deadline", 1, NULL, 'D'}, {"ttl", 1, NULL, 't'},
 		{"namespace-secret-file", 1, NULL, 'n'}, {"help", 0, NULL, 'h'},
 		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {.name_space = "peercachectl",
@@ -369,6 +377,7 @@ int main(int argc, char **argv)
 		.restart_ms = 60000,
 		.seconds = 3600,
 		.drain_seconds = 60,
+		.ttl_s = -1,
 		.max_bytes = 1u << 30};
 	int o;
 
@@ -404,6 +413,7 @@ int main(int argc, char **argv)
 			break;
 		case 'G': ctl.gets = true; break;
 		case 'D': ctl.drain_seconds = parse_seconds("--deadline", optarg); break;
+		case 't': ctl.ttl_s = (int64_t)parse_number("--ttl", optarg, 0, 31536000); break;
 		case 'n': secret_file = optarg; break;
 		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;

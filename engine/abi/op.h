@@ -120,7 +120,8 @@ static inline uint64_t op_deadline_ns(uint32_t deadline, uint64_t now_ns)
 }
 
 enum ctl_kind {
-	/* requests `count` credits: slots of `length` bytes in the pool of `rail` */
+	/* requests `count` credits: slots of `length` bytes in the pool of `rail`, for pages of the
+	 * group of `key` */
 	CTL_CREDIT = 1,
 	/* publishes `count` pages of `length` bytes, which the client wrote at their places;
 	 * consumes their credits (place, generation). The op has the first page, the entries behind
@@ -155,6 +156,9 @@ enum ctl_kind {
 	 * others; with CLEAR_CLUSTER `place` counts hosts that have taken it, `generation` others
 	 */
 	CTL_CLEAR = 11,
+	/* limits of the group of `key` from now on: `cookie`, its quota, bytes, and `deadline_ns`,
+	 * seconds after which its pages are gone; 0: none, -1: as it is */
+	CTL_LIMITS = 12,
 };
 
 /* Bits of a CTL_CLEAR. */

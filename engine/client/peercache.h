@@ -431,6 +431,21 @@ PC_API int pc_clear_cluster(
 	struct pc_channel *channel, const char *group, unsigned timeout_ms, unsigned *ret_hosts);
 
 /*
+ * Limits on this host of the groups in which the session's channels work. -1: as it is; 0: none.
+ * `quota_bytes`: page memory that the pages of a group take at most; above it, the group's own
+ * oldest pages are evicted, and no others. `ttl_s`: how long pages stay after they were stored,
+ * seconds; they go to no disk and no other host. A set that finds the page does not prolong it.
+ *
+ * Each channel tells them with its next batch, and again to the next engine; the last value that
+ * is told holds for all clients, and is in the engine's log. Refused, which the log and
+ * peercachectl health say: a process that does not administer the engine sets what engine.quotas
+ * or engine.ttls have, or engine.clients_clear is no. Any thread. -EINVAL: less than -1.
+ *
+ *   pc_limits(pc, 40ll << 30, 3600);
+ */
+PC_API int pc_limits(struct pc *pc, int64_t quota_bytes, int64_t ttl_s);
+
+/*
  * The same calls, without waiting for the pages. The batch uses the page array, its keys, its
  * segments and the arrays of its results until it is done; the caller must not change or free them
  * earlier. A channel may have several batches in flight. pc_submit_set() copies a page's payload

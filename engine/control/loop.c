@@ -94,6 +94,7 @@ static unsigned loop_turn(struct control *control)
 	work += tier_turn(control);        /* read pages from disk, write those to be evicted */
 	work += copies_turn(control);      /* bring pages of other hosts here */
 	work += ctl_turn(control);         /* serve the ctl rings: credits, publishes */
+	work += groups_turn(control);      /* evict what groups have above their quotas */
 	work += clear_turn(control);       /* remove pages of groups that clients clear */
 	work += clients_turn(control);     /* answer clients, free sessions that have ended */
 	directory_flush(control);          /* send batches of directory entries to the owners */

@@ -118,6 +118,7 @@ def status(seconds, members=3, rails=8):
         "directory": {"dropped": 0, "walk_position": 0, "walk_end": 0,
                       "sweep_left": 0},
         "disk": {"pages": 0, "used_bytes": 0, "spills": 0, "promotes": 0, "pins": 0, "paths": []},
+        "groups": [], "groups_more": False,
         "drain": {"state": "", "pages": 0, "left": 0, "copied": 0, "copied_bytes": 0, "unfit": 0,
                   "gone": 0},
         "calls": {"get": calls(seconds, 1450), "set": calls(seconds, 310),

@@ -471,6 +471,7 @@ class Keys(unittest.TestCase):
             "global_segment_size": [0, "0", "0gb", "0.0gb", -1, "-4gb", "4 parsecs", "1.2.3gb",
                                     True, ["4gb"], float("inf"), "4mb4", "2000tb"],
             "verify": ["some", 1, ["always"]], "verify_one_in": [0, 1000001, "often"],
+            "quota": [0, "1 page"], "ttl_s": [0, 31536001, "1h"],
             "timeout_ms": [0, -5, "soon", 1e20], "exists_timeout_ms": [0, "x"],
             "heartbeat_interval": [0, -1, "x", 100, float("nan")], "member_ttl": [0, "x", 601],
             "mode": ["peer2peer", 1, ["p2p"]], "role": ["reader", ["auto"]],

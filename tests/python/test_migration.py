@@ -307,7 +307,7 @@ class Page(unittest.TestCase):
         self.assertLessEqual(set(migration.VALUES), set(config.READERS))
         self.assertEqual(config.OURS & set(OLD["keys"]), set())
         # with them a config of PeerCache 0.8 is still one
-        stays = {"namespace_secret_file", "psk_file", "tls_dir"}
+        stays = {"namespace_secret_file", "psk_file", "tls_dir", "quota", "ttl_s"}
         self.assertEqual(config.OURS | stays,
                          set(config.READERS) - set(OLD["keys"]) - config.SGLANG)
         for name in OLD["methods"]:

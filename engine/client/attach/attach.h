@@ -54,6 +54,8 @@ struct pc {
 	bool inherited;         /* this process is a child of fork(): the session is its parent's */
 	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */
 	/* the fields below are protected by `lock` */
+	uint32_t limits; /* number of calls of pc_limits(); also loaded without `lock` */
+	int64_t quota_bytes, ttl_s;
 	struct client_session *session; /* the current session with an engine; NULL: none */
 	/* number of changes of the table `memory` so far; also loaded without `lock` */
 	uint32_t memory_changes;

@@ -83,6 +83,7 @@ static int channel_begin_session(
 		return rc;
 	channel_session_set(ch, session);
 	ch->epochs_version = CLIENT_NONE;
+	ch->limits_told = 0;
 	ch->broken = false;
 	ch->looked_ns = clock_monotonic_ns();
 	map_forget(ch);
@@ -482,16 +483,20 @@ void pc_channel_close(struct pc_channel *ch)
 
 int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
 {
+	struct page_key group;
 	int rc = 0;
 
 	error_clear();
 	if (!ch)
 		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
+	group = ch->name_space.group;
 	if (name_space)
 		rc = key_name_space(ch->pc->secret, name_space, &ch->name_space);
 	else
 		ch->name_space = ch->pc->name_space;
 	ch->epochs_version = CLIENT_NONE;
+	if (!page_key_equal(&group, &ch->name_space.group))
+		ch->limits_told = 0;
 	return rc;
 }
 

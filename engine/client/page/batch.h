@@ -208,6 +208,9 @@ static inline uint64_t batch_due_ns(const struct pc_batch *b)
 	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
 }
 
+/* limits.c: tells the engine the limits of the session for the group of the channel's namespace. */
+void limits_tell(struct pc_channel *ch);
+
 /* ---- a page of a batch: page.c -------------------------------------------------------------- */
 
 /* Adds a page that ended with a result other than PC_HIT to the channel's counters. */

@@ -16,6 +16,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/page/key.h"
 #include "engine/client/peercache.h"
+#include "engine/client/attach/attach.h"
 #include "engine/client/attach/session.h"
 
 #include <string.h>
@@ -267,6 +268,8 @@ void channel_epoch(struct pc_channel *ch)
 
 	if (unlikely(!ch->session))
 		return; /* the batch is refused */
+	if (unlikely(ch->limits_told != shm_load(&ch->pc->limits)))
+		limits_tell(ch);
 	epochs = &ch->session->status->epochs;
 	version = shm_load_acquire(&epochs->version);
 	if (likely(version == ch->epochs_version))

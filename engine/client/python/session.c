@@ -263,6 +263,25 @@ static PyObject *session_refusal(PyObject *self, PyObject *nothing)
 	return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
+static PyObject *session_limits(PyObject *self, PyObject *args)
+{
+	struct py_session *s = (struct py_session *)self;
+	long long quota_bytes, ttl_s;
+	struct pc *pc;
+	int rc;
+
+	if (!PyArg_ParseTuple(args, "LL:limits", &quota_bytes, &ttl_s))
+		return NULL;
+	pc = session_hold(s);
+	if (!pc)
+		return NULL;
+	rc = pc_limits(pc, quota_bytes, ttl_s);
+	session_leave(s);
+	if (rc)
+		return session_raise(rc);
+	Py_RETURN_NONE;
+}
+
 static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
@@ -410,48 +429,53 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	return NULL;
 }
 
-static PyMethodDef methods[] = {
-	{"close", session_close, METH_NOARGS,
-		"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
-	{"attached", session_attached, METH_NOARGS,
-		"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
-	{"inherited", session_inherited, METH_NOARGS,
-		"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
-	{"refusal", session_refusal, METH_NOARGS,
-		"refusal() -> str: what an engine answered that gives this process no session any more, such as one of another version; '' while attached, or if none answered. Does not block. Any thread."},
-	{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
-		"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
-	{"failures", session_failures, METH_NOARGS,
-		"failures() -> dict: name -> (pages, calls, text) of everything that came of pages except hits and misses: results of the library, and calls that did not reach it. The text is about the last one and says what to do. Any thread."},
-	{"report", session_report, METH_NOARGS,
-		"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
-	{"counts", session_counts, METH_NOARGS,
-		"counts() -> dict of str to int: calls, channels, pages and bytes since the session was opened; running calls are left out."},
-	{"register", session_register, METH_VARARGS,
-		"register(base, bytes, memfd, offset=0) -> None: RDMA READs write into this mapping of the memfd without a copy. base and offset are multiples of 4096. The caller keeps the mapping until release(); the memfd is duplicated. memfd -1: other memory, also of a GPU, at any address; a str: its pages are staged, and why. Raises OSError."},
-	{"release", session_release, METH_VARARGS,
-		"release(base) -> None: ends register() or alloc(); memory of alloc() is unmapped. Raises OSError: EBUSY while a call uses the range, ENOENT if no range starts at base."},
-	{"alloc", session_alloc, METH_VARARGS,
-		"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
-	{"get", batch_get, METH_VARARGS,
-		"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
-	{"get_sized", batch_get_sized, METH_VARARGS,
-		"get_sized(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of int, one per key: n > 0: the page, of n bytes, is in its segments, from their start; 0: no page; n < 0: the page is longer than its segments, -n bytes. Arguments as in get()."},
-	{"set", batch_set, METH_VARARGS,
-		"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False, gap=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page. gap: a page before these is not stored, so they are evicted before others."},
-	{"exists", batch_exists, METH_VARARGS,
-		"exists(name_space, keys, timeout_ms, results=False, storing=False) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss. results: as in set(). storing: a set of what follows these pages comes next."},
-	{"prefix", batch_prefix, METH_VARARGS,
-		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
-	{"prefetch", batch_prefetch, METH_VARARGS,
-		"prefetch(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host, is being brought there, or is on another host's disk. Returns when the locations are known. results: as in set()."},
-	{"remove", batch_remove, METH_VARARGS,
-		"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
-	{"match", batch_match, METH_VARARGS,
-		"match(name_space, keys, timeout_ms, results=False) -> (prefix, unknown, hosts, holders): which hosts have the pages of these keys, at most 65536. prefix: leading keys that some host has; unknown: keys of which an owner could not be asked; hosts: how many have pages. holders: of at most 64 of them, the longest prefix first, then most pages: (ref, prefix, pages, pages on disk, here). ref: the last 8 digits of 'incarnation' in a report's members. results: a fifth element, a list of int as of exists(). A hint, as that is; no page counts as used. Raises OSError."},
-	{"clear", session_clear, METH_VARARGS,
-		"clear(group, timeout_ms, cluster=False) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. cluster: then also from all other hosts, whose keys are not counted. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
-	{NULL, NULL, 0, NULL},
+static PyMethodDef
+	methods
+		[] =
+			{
+				{"close", session_close, METH_NOARGS,
+					"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
+				{"attached", session_attached, METH_NOARGS,
+					"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
+				{"inherited", session_inherited, METH_NOARGS,
+					"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
+				{"refusal", session_refusal, METH_NOARGS,
+					"refusal() -> str: what an engine answered that gives this process no session any more, such as one of another version; '' while attached, or if none answered. Does not block. Any thread."},
+				{"limits", session_limits, METH_VARARGS,
+					"limits(quota_bytes, ttl_s) -> None: what the groups of this session's namespaces may have of the pools of this host, and after how many seconds their pages are gone; 0: no limit, -1: as it is. The engine is told with the next call of each channel. Any thread. Raises OSError."},
+				{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
+					"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
+				{"failures", session_failures, METH_NOARGS,
+					"failures() -> dict: name -> (pages, calls, text) of everything that came of pages except hits and misses: results of the library, and calls that did not reach it. The text is about the last one and says what to do. Any thread."},
+				{"report", session_report, METH_NOARGS,
+					"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
+				{"counts", session_counts, METH_NOARGS,
+					"counts() -> dict of str to int: calls, channels, pages and bytes since the session was opened; running calls are left out."},
+				{"register", session_register, METH_VARARGS,
+					"register(base, bytes, memfd, offset=0) -> None: RDMA READs write into this mapping of the memfd without a copy. base and offset are multiples of 4096. The caller keeps the mapping until release(); the memfd is duplicated. memfd -1: other memory, also of a GPU, at any address; a str: its pages are staged, and why. Raises OSError."},
+				{"release", session_release, METH_VARARGS,
+					"release(base) -> None: ends register() or alloc(); memory of alloc() is unmapped. Raises OSError: EBUSY while a call uses the range, ENOENT if no range starts at base."},
+				{"alloc", session_alloc, METH_VARARGS,
+					"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
+				{"get", batch_get, METH_VARARGS,
+					"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
+				{"get_sized", batch_get_sized, METH_VARARGS,
+					"get_sized(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of int, one per key: n > 0: the page, of n bytes, is in its segments, from their start; 0: no page; n < 0: the page is longer than its segments, -n bytes. Arguments as in get()."},
+				{"set", batch_set, METH_VARARGS,
+					"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False, results=False, gap=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread. results: a list of int instead, enum pc_result of each page. gap: a page before these is not stored, so they are evicted before others."},
+				{"exists", batch_exists, METH_VARARGS,
+					"exists(name_space, keys, timeout_ms, results=False, storing=False) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss. results: as in set(). storing: a set of what follows these pages comes next."},
+				{"prefix", batch_prefix, METH_VARARGS,
+					"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
+				{"prefetch", batch_prefetch, METH_VARARGS,
+					"prefetch(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host, is being brought there, or is on another host's disk. Returns when the locations are known. results: as in set()."},
+				{"remove", batch_remove, METH_VARARGS,
+					"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
+				{"match", batch_match, METH_VARARGS,
+					"match(name_space, keys, timeout_ms, results=False) -> (prefix, unknown, hosts, holders): which hosts have the pages of these keys, at most 65536. prefix: leading keys that some host has; unknown: keys of which an owner could not be asked; hosts: how many have pages. holders: of at most 64 of them, the longest prefix first, then most pages: (ref, prefix, pages, pages on disk, here). ref: the last 8 digits of 'incarnation' in a report's members. results: a fifth element, a list of int as of exists(). A hint, as that is; no page counts as used. Raises OSError."},
+				{"clear", session_clear, METH_VARARGS,
+					"clear(group, timeout_ms, cluster=False) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. cluster: then also from all other hosts, whose keys are not counted. Raises OSError: ETIMEDOUT while the engine goes on, ENOTCONN without an engine and in a child of fork()."},
+				{NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {

@@ -85,6 +85,7 @@ struct pc_channel {
 	struct opened *opened;
 	struct key_space name_space;
 	struct key_text key_text; /* input of the key hash, of `name_space` in its epochs */
+	uint32_t limits_told;     /* pc.limits, as the engine knows them for this group */
 	uint32_t epochs_version;  /* of these epochs; CLIENT_NONE: the text is prepared anew */
 	uint32_t id;
 	int wake;

@@ -216,6 +216,7 @@ static void stock_ask(
 	struct stock_rail *s = &stock->rail[rail];
 	uint32_t goal = s->want + s->ahead, count, index;
 	struct ctl_op op = {.kind = CTL_CREDIT,
+		.key = ch->name_space.group,
 		.rail = (uint8_t)rail,
 		.length = stock->bytes,
 		.deadline_ns = deadline_ns};

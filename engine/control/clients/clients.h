@@ -147,6 +147,14 @@ void clear_close(struct control *control);
 bool clear_serve_member(struct control *control, struct rpc_link *link, const Pc__Clear *m);
 bool clear_serve_cleared(struct control *control, struct rpc_link *link, const Pc__Cleared *m);
 
+/* ---- limits of groups of namespaces: quotas, and how long pages stay ------------------------- */
+
+/*
+ * Reads engine.quotas and engine.ttls at first; then evicts what is above a quota, and removes what
+ * is too old. Returns how much it did.
+ */
+unsigned groups_turn(struct control *control);
+
 /* ---- answers to ops that other rooms serve --------------------------------------------------- */
 
 #define CTL_NO_ANSWER UINT32_MAX

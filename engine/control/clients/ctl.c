@@ -338,7 +338,8 @@ static void publish_page(struct ctl *ctl, struct ctl_channel *c, const struct pa
 		 */
 		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
-	copies_stored(control, &at->key, at->place, at->generation);
+	if (!index_ends(control->index, &at->key))
+		copies_stored(control, &at->key, at->place, at->generation);
 	if (first_out)
 		(void)pool_last(pool, at->place, at->generation);
 	else
@@ -514,6 +515,7 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 		}
 		break;
 	case CTL_TOUCHES: ctl_serve_touches(ctl, op); break;
+	case CTL_LIMITS: groups_serve(ctl->control, c, op); break;
 	case CTL_STALE: ctl_serve_stale(ctl, op); break;
 	case CTL_CORRUPT:
 		scrub_read(ctl->control, op->ref,
@@ -545,6 +547,7 @@ static uint32_t ctl_op_answers(const struct ctl_op *op)
 	case CTL_RETURN:
 	case CTL_TOUCH:
 	case CTL_TOUCHES:
+	case CTL_LIMITS:
 	case CTL_STALE:
 	case CTL_CORRUPT:
 	case CTL_WANT: return 0;

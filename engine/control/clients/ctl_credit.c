@@ -124,17 +124,19 @@ static bool credit_run_add(struct ctl_done *run, const struct credit *credit)
 }
 
 /* Tells the client of the slots of a run; there may be none. */
-static void credit_run_grant(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *run)
+static void credit_run_grant(
+	struct ctl *ctl, const struct ctl_request *r, const struct ctl_done *run)
 {
 	unsigned rail = place_rail(run->place);
 
 	if (!run->count)
 		return;
 	evict_hold(ctl->evict, rail, run->length, run->count);
-	evict_class_of(ctl->evict, rail, run->length)->taken += run->count;
+	if (!r->own)
+		evict_class_of(ctl->evict, rail, run->length)->taken += run->count;
 	ctl->evict->credits += run->count;
 	ctl->control->counter[COUNTER_credits_granted] += run->count;
-	ctl_answer_write(ctl, c, run, run->count);
+	ctl_answer_write(ctl, r->channel, run, run->count);
 }
 
 /*
@@ -175,7 +177,7 @@ static int credit_grant(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 		r->left--;
 		if (run.count && credit_run_add(&run, &credit))
 			continue;
-		credit_run_grant(ctl, r->channel, &run);
+		credit_run_grant(ctl, r, &run);
 		run = (struct ctl_done){.cookie = r->cookie,
 			.kind = CTL_CREDIT,
 			.status = OP_HIT,
@@ -184,12 +186,11 @@ static int credit_grant(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 			.generation = credit.generation,
 			.length = r->length};
 	}
-	credit_run_grant(ctl, r->channel, &run);
+	credit_run_grant(ctl, r, &run);
 	return rc;
 }
 
-static void credit_request_queue(
-	struct ctl *ctl, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
+static void credit_request_queue(struct ctl *ctl, unsigned rail, const struct ctl_request *r)
 {
 	struct ctl_rail *pr = &ctl->rail[rail];
 	struct ctl_request *waits = malloc(sizeof(*waits));
@@ -207,9 +208,9 @@ static void credit_request_queue(
 	r->channel->asked += r->left;
 	r->channel->asked_bytes[rail] += r->left * slot_bytes(r->length);
 	waits->class->waiting += r->left;
-	waits->class->waited = true;
-	waits->class->slowed = true;
-	evict_refill(ctl->evict, rail, r->length, now_ns);
+	waits->class->own += r->own ? r->left : 0;
+	waits->class->waited |= !r->own;
+	waits->class->slowed |= !r->own;
 }
 
 /*
@@ -232,6 +233,21 @@ static bool credit_above_quota(
 	return others && bytes > pool_memory(ctl->control->rail[op->rail].pool)->bytes / 2;
 }
 
+/* Bytes of the slots that channels of the group hold and wait for. */
+static uint64_t credit_group_bytes(const struct ctl *ctl, uint32_t group)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < ctl->channels_end; i++) {
+		const struct ctl_channel *each = ctl->channel[i];
+
+		for (unsigned rail = 0; each && each->group == group && rail < ctl->control->rails;
+			rail++)
+			bytes += each->credits.bytes[rail] + each->asked_bytes[rail];
+	}
+	return bytes;
+}
+
 void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
 	struct ctl_request r = {.channel = c,
@@ -239,6 +255,8 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 		.deadline_ns = op->deadline_ns,
 		.length = op->length,
 		.left = op->count};
+	struct index_group *group;
+	uint64_t more;
 	int rc = -ENOSPC;
 
 	if (op->rail >= ctl->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
@@ -261,17 +279,23 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
+	c->group = epoch_group(&op->key);
+	more = credit_group_bytes(ctl, c->group) + op->count * slot_bytes(op->length);
+	group = index_group(ctl->control->index, c->group);
+	if (group && (!group->quota || group->bytes + more <= group->quota))
+		group = NULL;
+	r.own = group;
 	/* If requests wait for this page size already, this one waits behind them. */
 	if (evict_class_of(ctl->evict, op->rail, op->length)->waiting == 0)
 		rc = credit_grant(ctl, op->rail, &r);
 	if (rc == -EMSGSIZE)
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
 	else if (rc == -ENOSPC)
-		credit_request_queue(ctl, op->rail, &r, now_ns);
+		credit_request_queue(ctl, op->rail, &r);
 	else if (rc < 0)
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
-	else
-		evict_refill(ctl->evict, op->rail, op->length, now_ns);
+	if (rc == 0 || rc == -ENOSPC)
+		evict_refill_by(ctl->evict, op->rail, op->length, group, more, now_ns);
 }
 
 /* ---- waiting requests ------------------------------------------------------------------------ */
@@ -287,6 +311,7 @@ static void credit_request_remove(
 	r->channel->asked -= waited;
 	r->channel->asked_bytes[rail] -= waited * slot_bytes(r->length);
 	r->class->waiting -= waited;
+	r->class->own -= r->own ? waited : 0;
 	*link = r->next;
 	ctl->evict->rail[rail].requests--;
 	if (ctl->rail[rail].last == &r->next)
@@ -321,6 +346,7 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 		}
 		class->pass = pass;
 		class->waiting -= before - r->left;
+		class->own -= r->own ? before - r->left : 0;
 		r->channel->asked -= before - r->left;
 		r->channel->asked_bytes[rail] -= (before - r->left) * slot_bytes(r->length);
 		link = &r->next;

@@ -5,6 +5,7 @@
  *
  *   ctl.c         ops of clients: taken, served, answered; publish, return, touch, stale, remove
  *   ctl_credit.c  page slots handed to clients in advance, and requests that wait for them
+ *   groups.c      CTL_LIMITS: quotas of groups of namespaces, and how long their pages stay
  *   clear.c       CTL_CLEAR: removes the pages of a group of namespaces
  *   clear_ask.c   CTL_CLEAR of the cluster: raises epochs
  *
@@ -68,6 +69,8 @@ struct ctl_channel {
 	 * ctl_done ring has room for them
 	 */
 	uint32_t owed;
+	/* group of the last request, which has the credits, as far as is known */
+	uint32_t group;
 	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
 	uint64_t asked_bytes[RAILS_MAX];
 	/*
@@ -95,6 +98,7 @@ struct ctl_request {
 	struct evict_class *class;
 	uint32_t length;
 	uint32_t left; /* number of slots still to be granted */
+	bool own;      /* its group gives pages for it: no reserve is needed */
 };
 
 /*
@@ -167,6 +171,10 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns);
 /* Drops the waiting credit requests of a channel. */
 void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 
+/* ---- groups.c -------------------------------------------------------------------------------- */
+
+/* Serves the op CTL_LIMITS. */
+void groups_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op);
 /* ---- clear.c --------------------------------------------------------------------------------- */
 
 /*

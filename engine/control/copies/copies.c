@@ -318,7 +318,7 @@ static bool copy_is_void(const struct copies *c, const struct copy *copy)
 	return (forgot_ns && (!word || word == key->word[0]) &&
 		       forgot_ns + COPIES_FORGOT_NS > copy->since_ns) ||
 	       copy->forgotten || copy->since_ns <= c->cleared_ns || epoch_past(c->control, key) ||
-	       c->control->door_shut;
+	       index_ends(c->control->index, key) || c->control->door_shut;
 }
 
 /* The page is in the slot: publishes it. False: not possible; the slot is still a credit. */

@@ -146,6 +146,20 @@ static void metrics_states(FILE *f, const struct snapshot *s)
 				rail_states[state], !strcmp(s->rail[r].state, rail_states[state]));
 }
 
+static void metrics_groups(FILE *f, const struct snapshot *s)
+{
+	metric_head(f, "gauge", "group_bytes",
+		"Page memory that a group of namespaces has here; 64 groups, those with a quota first.");
+	for (unsigned i = 0; i < s->groups; i++)
+		fprintf(f, "peercache_group_bytes{group=\"0x%06x\"} %" PRIu64 "\n",
+			s->group[i].number, s->group[i].bytes);
+	metric_head(f, "gauge", "group_quota_bytes", "What it may have.");
+	for (unsigned i = 0; i < s->groups; i++)
+		if (s->group[i].quota)
+			fprintf(f, "peercache_group_quota_bytes{group=\"0x%06x\"} %" PRIu64 "\n",
+				s->group[i].number, s->group[i].quota);
+}
+
 static void metrics_findings(FILE *f, const struct health *health)
 {
 	metric_head(f, "gauge", "findings",
@@ -328,6 +342,7 @@ int metrics_text(const struct snapshot *s, const struct health *health, bool com
 		return -ENOMEM;
 	f = j.f;
 	metrics_states(f, s);
+	metrics_groups(f, s);
 	metrics_findings(f, health);
 	metrics_figures(f, s, FIGURES_ENGINE, NULL);
 	metrics_figures(f, s, FIGURES_RAIL, "rail");

@@ -266,6 +266,29 @@ static void report_drain(struct json *j, const struct drain_counts *d)
 	json_close(j, "}");
 }
 
+static void report_groups(struct json *j, const struct snapshot *s)
+{
+	char number[16];
+
+	json_open(j, "groups", "[");
+	for (unsigned i = 0; i < s->groups; i++) {
+		const struct index_group *group = &s->group[i];
+
+		snprintf(number, sizeof(number), "0x%06x", group->number);
+		json_open(j, NULL, "{");
+		json_string(j, "group", number);
+		json_count(j, "bytes", group->bytes);
+		json_count(j, "pages", group->pages);
+		json_count(j, "quota", group->quota);
+		json_count(j, "ttl_s", group->ttl_s);
+		json_count(j, "evicted", group->evicted);
+		json_count(j, "expired", group->expired);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
+	json_flag(j, "groups_more", s->groups_more);
+}
+
 static void report_calls(struct json *j, const char *name, const struct statistics_calls *c)
 {
 	json_open(j, name, "{");
@@ -370,6 +393,7 @@ int report_make(const struct snapshot *s, uint64_t now_ns, char **ret_text, size
 	report_directory(&j, s);
 	report_disk(&j, &s->disk);
 	report_drain(&j, &s->drain);
+	report_groups(&j, s);
 	report_all_calls(&j, s);
 	json_close(&j, "}\n");
 	return json_end(&j, ret_text, ret_bytes);

@@ -205,12 +205,37 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 	s->http_unauthorized = shm_load64(&control->http_unauthorized);
 }
 
+static void snapshot_take_group(const struct index_group *group, struct snapshot *s)
+{
+	if (s->groups < SNAPSHOT_GROUPS)
+		s->group[s->groups++] = *group;
+	else
+		s->groups_more = true;
+}
+
+static void snapshot_take_groups(const struct index_account *account, struct snapshot *s)
+{
+	const struct index_group *group;
+
+	s->groups = 0;
+	s->groups_more = false;
+	TAILQ_FOREACH (group, &account->limited, next_limited)
+		snapshot_take_group(group, s);
+	TAILQ_FOREACH (group, &account->groups, next) {
+		if (s->groups_more)
+			break;
+		if (!group->limited)
+			snapshot_take_group(group, s);
+	}
+}
+
 static void snapshot_take_directory(const struct control *control, struct snapshot *s)
 {
 	directory_counts(control, &s->directory);
 	s->shard_entries = control->shard->entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard->bits;
 	s->keys = index_count(control->index);
+	snapshot_take_groups(index_account(control->index), s);
 }
 
 static void snapshot_take_path(const struct tier_counts *t, unsigned i, uint32_t segment_bytes,

@@ -28,6 +28,8 @@
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
 #define SNAPSHOT_MEMBERS 2048
 
+#define SNAPSHOT_GROUPS 64u /* groups of namespaces */
+
 enum { SNAPSHOT_UP, SNAPSHOT_SILENT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
 
 /* The name of a member's state. */
@@ -142,6 +144,10 @@ struct snapshot {
 	struct ctl_counts published;
 	struct copies_counts copies;
 	struct drain_counts drain;
+	/* those with limits first; `groups_more`: others have pages, too */
+	struct index_group group[SNAPSHOT_GROUPS];
+	unsigned groups;
+	bool groups_more;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t http_unauthorized;

@@ -283,6 +283,47 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	return made < want ? made + evict_victims(evict, room, want - made, false) : made;
 }
 
+/*
+ * No owner is to remember these pages: a larger pool would not have kept them. Those of one size
+ * mostly come in a row: one reading of the clock for each row.
+ */
+unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max)
+{
+	struct control *control = evict->control;
+	const struct index_entry *e;
+	unsigned n = 0, row = 0;
+
+	while (n < max && group->bytes + more > group->quota &&
+		(e = index_oldest(control->index, group))) {
+		struct pool_victim page = {.key = e->key,
+			.place = e->place,
+			.generation = e->generation,
+			.length = e->length};
+		unsigned rail = place_rail(page.place);
+		struct evict_class *class = evict_class_of(evict, rail, page.length);
+		struct disk_page on_disk;
+
+		if (!tier_evicting(control, &page, &on_disk) ||
+			!control->pages_events->on_disk(control, &on_disk))
+			control->pages_events->remove(control, &page.key,
+				&(struct location){
+					.place = page.place, .generation = page.generation});
+		evict_retire(evict, &page.key, page.place, page.generation);
+		n++;
+		row++;
+		e = group->bytes + more > group->quota ? index_oldest(control->index, group) : NULL;
+		if (e && n < max && place_rail(e->place) == rail && e->length == page.length)
+			continue;
+		pool_rest(control->rail[rail].pool);
+		class_rest_add(class, row, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
+		row = 0;
+	}
+	group->evicted += n;
+	control->counter[COUNTER_pages_evicted] += n;
+	control->counter[COUNTER_pages_over_quota] += n;
+	return n;
+}
+
 bool evict_keeps(const struct evict *evict, uint32_t batch)
 {
 	return used_weight_keeps(&evict->weight, batch) && !tier_keeps_up(evict->control);
@@ -305,6 +346,13 @@ static void keeps_tell(struct evict *evict)
 
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns)
 {
+	evict_refill_by(evict, rail, length, NULL, 0, now_ns);
+}
+
+/* Six parameters: those of evict_refill(), and whose pages. */
+void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct index_group *group,
+	uint64_t more, uint64_t now_ns)
+{
 	struct pool *pool = evict->control->rail[rail].pool;
 	struct evict_class *class = evict_class_of(evict, rail, length);
 	struct room room = {.rail = rail};
@@ -318,6 +366,10 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	have = pool_free(pool, class->units * PAGE_UNIT);
 	want = class->waiting + class_ahead_slots(class, have);
 	have += class->resting;
+	if (have < want && group)
+		have += evict_group(evict, group, more, want - have);
+	if (group || (class->waiting && class->own == class->waiting))
+		want = class->waiting;
 	if (have >= want)
 		return;
 	want -= have;
@@ -342,9 +394,13 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 
 void page_touched(struct control *control, uint32_t place)
 {
-	if (place_rail(place) < control->rails)
-		control->evict->weight.used +=
-			pool_touch(control->rail[place_rail(place)].pool, place);
+	struct pool *pool =
+		place_rail(place) < control->rails ? control->rail[place_rail(place)].pool : NULL;
+
+	if (!pool || !pool_touch(pool, place))
+		return;
+	control->evict->weight.used++;
+	index_used(control->index, pool_key_at(pool, place));
 }
 
 static void page_stored_again(struct control *control, enum evicted from)
@@ -386,7 +442,7 @@ bool page_at(const struct control *control, uint32_t place, uint32_t generation,
 	struct page_key key;
 
 	e = pool_key(pool, place, generation, &key) ? index_find(control->index, &key) : NULL;
-	if (!e)
+	if (!e || index_ends(control->index, &key))
 		return false;
 	*ret = (struct pool_proven){
 		.key = key, .place = place, .generation = generation, .length = e->length};
@@ -416,6 +472,7 @@ int evict_open(struct control *control)
 	evict->control = control;
 	evict->limbo_ns = control_limbo_ns(control);
 	evict->weight.value = USED_WEIGHT_MIN;
+	evict->beat = UINT32_MAX;
 	control->evict = evict;
 	return 0;
 }

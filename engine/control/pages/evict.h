@@ -11,6 +11,7 @@
 #include "config/limits.h"
 #include "engine/abi/page.h"
 #include "engine/control/pages/ghost.h"
+#include "engine/control/pages/index.h"
 
 struct control;
 
@@ -38,6 +39,7 @@ struct evict_class {
 	uint32_t units;   /* page size in units; 0: this record is unused */
 	uint32_t held;    /* number of credits and pages of this size */
 	uint32_t waiting; /* number of slots that the waiting credit requests still need */
+	uint32_t own;     /* part of these: of groups that give pages of their own for them */
 	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
 	uint32_t resting;
 	/* of clients/ctl*.c: the last ctl_pass() in which pool_take() found no slot of this size */
@@ -78,6 +80,7 @@ struct evict {
 	uint64_t credits;
 	struct used_weight weight;
 	bool keeps_told; /* what the log says */
+	uint32_t beat; /* of clients/groups.c: status_segment.beat at the last look at all limits */
 };
 
 int evict_open(struct control *control);
@@ -96,6 +99,12 @@ void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
  */
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns);
 /*
+ * The same. The pages of the group go first, while it has no room for `more` bytes, and no others
+ * for the reserve. NULL: none.
+ */
+void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct index_group *group,
+	uint64_t more, uint64_t now_ns);
+/*
  * Whether the pages of a client's batch of this number are to be evicted before older ones, see
  * used_weight_keeps(). Not with a disk: pages that are on it, the older ones, leave memory first.
  */
@@ -103,6 +112,11 @@ bool evict_keeps(const struct evict *evict, uint32_t batch);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
 void evict_take_away(
 	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation);
+/*
+ * Evicts pages of the group, up to `max`, until it has room for `more` bytes within its quota, or
+ * no page. Returns how many. Their slots count as evicted for their size.
+ */
+unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max);
 /*
  * Returns an unused credit to its pool, once nothing can write to its slot. `length`: of the page
  * for which it was granted.

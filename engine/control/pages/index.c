@@ -7,8 +7,9 @@
  * fills. Buckets use linear hashing (Litwin, VLDB'80): when there are more entries than buckets,
  * one bucket is split in two. The table never moves as a whole: the most expensive put allocates
  * one segment of nodes and one of buckets. The entries of a slot of the directory are a list, so
- * that a change of the map reads the entries of the slots that have moved, and no others. An entry
- * costs 44 bytes, a bucket and a slot 4 bytes each; memory is freed only by index_close().
+ * that a change of the map reads the entries of the slots that have moved, and no others; so are
+ * those of a group of namespaces, in the order in which they came. An entry costs 56 bytes, a
+ * bucket and a slot 4 bytes each; memory is freed only by index_close().
  *
  * A local client chooses its keys freely; the random secret in the hash keeps it from choosing keys
  * that all fall into one bucket.
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "engine/abi/epoch.h"
 #include "engine/abi/map.h"
 #include "engine/control/pages/pages.h"
 
@@ -30,6 +32,7 @@
  * removed nodes
  */
 #define WALK_LOOK 64
+#define GROUP_BITS_MIN 6u /* log2 of the chains of groups, at first */
 
 __extension__ typedef unsigned __int128 wide;
 
@@ -42,17 +45,14 @@ struct node {
 	uint32_t next;
 	/* 1 + number of the next node of the same slot; 0: this is the last */
 	uint32_t slot_next;
-};
-
-/* The nodes of one segment, and what does not fit into a node without padding. */
-struct node_segment {
-	struct node node[SEGMENT];
 	/* 1 + number of the previous node of the same slot; 0: the first; REMOVED: no entry */
-	uint32_t slot_previous[SEGMENT];
+	uint32_t slot_previous;
+	/* the same of its group: the next older and the next newer one; 0: there is none */
+	uint32_t older, newer;
 };
 #define REMOVED UINT32_MAX
-static_assert(sizeof(struct node_segment) == (INDEX_ENTRY_BYTES - sizeof(uint32_t)) * SEGMENT,
-	"the comment at the top says 44, and memory_process_bytes() counts that and a bucket");
+static_assert(sizeof(struct node) == INDEX_ENTRY_BYTES - sizeof(uint32_t),
+	"the comment at the top says 56, and memory_process_bytes() counts that and a bucket");
 
 /*
  * A growing array: pointers to segments of fixed length. When it grows, only the array of pointers
@@ -77,6 +77,10 @@ struct index {
 	/* number of hash chains at the start of this round of splits, a power of two */
 	uint32_t base;
 	uint32_t split; /* number of chains split in this round; base + split chains exist */
+	struct index_account account;
+	/* hash table of the groups: 1 << group_bits chains */
+	struct index_group **group;
+	uint32_t group_bits, group_count;
 };
 
 /*
@@ -113,16 +117,9 @@ static void segments_free(struct segments *s)
 
 static struct node *node_at(const struct index *index, uint32_t number)
 {
-	struct node_segment *segment = index->nodes.at[number >> SEGMENT_BITS];
+	struct node *segment = index->nodes.at[number >> SEGMENT_BITS];
 
-	return &segment->node[number & (SEGMENT - 1)];
-}
-
-static uint32_t *previous_at(const struct index *index, uint32_t number)
-{
-	struct node_segment *segment = index->nodes.at[number >> SEGMENT_BITS];
-
-	return &segment->slot_previous[number & (SEGMENT - 1)];
+	return &segment[number & (SEGMENT - 1)];
 }
 
 static uint32_t *bucket_at(const struct index *index, uint32_t number)
@@ -174,24 +171,209 @@ static void slot_add(struct index *index, uint32_t number)
 	uint32_t *first = &index->slot[map_slot_of(&node->entry.key)];
 
 	node->slot_next = *first;
-	*previous_at(index, number) = 0;
+	node->slot_previous = 0;
 	if (*first)
-		*previous_at(index, *first - 1) = number + 1;
+		node_at(index, *first - 1)->slot_previous = number + 1;
 	*first = number + 1;
 }
 
 static void slot_remove(struct index *index, uint32_t number)
 {
-	const struct node *node = node_at(index, number);
-	uint32_t *previous = previous_at(index, number);
+	struct node *node = node_at(index, number);
 
-	if (*previous)
-		node_at(index, *previous - 1)->slot_next = node->slot_next;
+	if (node->slot_previous)
+		node_at(index, node->slot_previous - 1)->slot_next = node->slot_next;
 	else
 		index->slot[map_slot_of(&node->entry.key)] = node->slot_next;
 	if (node->slot_next)
-		*previous_at(index, node->slot_next - 1) = *previous;
-	*previous = REMOVED;
+		node_at(index, node->slot_next - 1)->slot_previous = node->slot_previous;
+	node->slot_previous = REMOVED;
+}
+
+/* ---- groups of namespaces -------------------------------------------------------------------- */
+
+/* The head of the chain in which the group is, if there is one. */
+static struct index_group **group_chain(const struct index *index, uint32_t number)
+{
+	/* which groups share a chain depends on the secret, too: clients choose groups */
+	return &index->group[(number + 1) * (index->secret[0] | 1) >> (64 - index->group_bits)];
+}
+
+/* Doubles the chains. Without memory they grow longer instead. */
+static void groups_grow(struct index *index)
+{
+	struct index_group **more = calloc((size_t)2 << index->group_bits, sizeof(*more)), *group;
+
+	if (!more)
+		return;
+	free(index->group);
+	index->group = more;
+	index->group_bits++;
+	TAILQ_FOREACH (group, &index->account.groups, next) {
+		struct index_group **chain = group_chain(index, group->number);
+
+		group->same = *chain;
+		*chain = group;
+	}
+}
+
+struct index_group *index_group(const struct index *index, uint32_t number)
+{
+	struct index_group *group = *group_chain(index, number);
+
+	while (group && group->number != number)
+		group = group->same;
+	return group;
+}
+
+static struct index_group *group_make(struct index *index, uint32_t number)
+{
+	struct index_group *group = index_group(index, number), **chain;
+
+	if (group)
+		return group;
+	group = calloc(1, sizeof(*group));
+	if (!group)
+		return NULL;
+	if (index->group_count >> index->group_bits)
+		groups_grow(index);
+	chain = group_chain(index, number);
+	group->number = number;
+	group->same = *chain;
+	*chain = group;
+	index->group_count++;
+	TAILQ_INSERT_TAIL(&index->account.groups, group, next);
+	return group;
+}
+
+/* Frees the group if it has neither page nor limit. */
+static void group_drop(struct index *index, struct index_group *group)
+{
+	struct index_group **link = group_chain(index, group->number);
+
+	if (group->pages || group->limited)
+		return;
+	while (*link != group)
+		link = &(*link)->same;
+	*link = group->same;
+	index->group_count--;
+	TAILQ_REMOVE(&index->account.groups, group, next);
+	free(group);
+}
+
+int index_limit(struct index *index, uint32_t number, const struct group_limits *limits)
+{
+	struct index_account *account = &index->account;
+	struct index_group *group = group_make(index, number);
+	bool was;
+
+	if (!group)
+		return -ENOMEM;
+	was = group->limited;
+	if (!was && account->limits == GROUPS_LIMITED_MAX) {
+		group_drop(index, group);
+		return -ENOSPC;
+	}
+	if (limits->quota >= 0)
+		group->quota = (uint64_t)limits->quota;
+	if (limits->ttl_s >= 0)
+		group->ttl_s = (uint32_t)limits->ttl_s;
+	group->limited = group->quota || group->ttl_s;
+	if (group->limited && !was)
+		TAILQ_INSERT_TAIL(&account->limited, group, next_limited);
+	else if (was && !group->limited)
+		TAILQ_REMOVE(&account->limited, group, next_limited);
+	account->limits += group->limited;
+	account->limits -= was;
+	account->over = true;
+	group_drop(index, group);
+	return 0;
+}
+
+static void groups_free(struct index *index)
+{
+	struct index_group *group;
+
+	while ((group = TAILQ_FIRST(&index->account.groups))) {
+		TAILQ_REMOVE(&index->account.groups, group, next);
+		free(group);
+	}
+	free(index->group);
+}
+
+struct index_account *index_account(struct index *index)
+{
+	return &index->account;
+}
+
+bool index_ends(const struct index *index, const struct page_key *key)
+{
+	const struct index_group *group = index_group(index, epoch_group(key));
+
+	return group && group->ttl_s;
+}
+
+static uint64_t node_bytes(const struct node *node)
+{
+	return index_bytes(node->entry.length);
+}
+
+/* Makes a node that is in no group's list the newest. */
+static void group_link(struct index *index, struct index_group *group, uint32_t number)
+{
+	struct node *node = node_at(index, number);
+
+	node->older = group->newest;
+	node->newer = 0;
+	*(group->newest ? &node_at(index, group->newest - 1)->newer : &group->oldest) = number + 1;
+	group->newest = number + 1;
+}
+
+static void group_unlink(struct index *index, struct index_group *group, uint32_t number)
+{
+	const struct node *node = node_at(index, number);
+
+	*(node->older ? &node_at(index, node->older - 1)->newer : &group->oldest) = node->newer;
+	*(node->newer ? &node_at(index, node->newer - 1)->older : &group->newest) = node->older;
+}
+
+static void group_add(struct index *index, struct index_group *group, uint32_t number)
+{
+	struct node *node = node_at(index, number);
+
+	node->entry.stored = index->account.now;
+	group_link(index, group, number);
+	group->pages++;
+	group->bytes += node_bytes(node);
+	if (group->quota && group->bytes > group->quota)
+		index->account.over = true;
+}
+
+static void group_remove(struct index *index, uint32_t number)
+{
+	const struct node *node = node_at(index, number);
+	struct index_group *group = index_group(index, epoch_group(&node->entry.key));
+
+	group_unlink(index, group, number);
+	group->pages--;
+	group->bytes -= node_bytes(node);
+	group_drop(index, group);
+}
+
+struct index_entry *index_oldest(struct index *index, const struct index_group *group)
+{
+	return group->oldest ? &node_at(index, group->oldest - 1)->entry : NULL;
+}
+
+void index_used(struct index *index, const struct page_key *key)
+{
+	struct index_group *group = index_group(index, epoch_group(key));
+	uint32_t number = group && group->quota && !group->ttl_s ? *link_find(index, key) : NONE;
+
+	if (number == NONE)
+		return;
+	group_unlink(index, group, number);
+	group_link(index, group, number);
 }
 
 /*
@@ -244,9 +426,13 @@ int index_open(uint64_t expected, struct index **ret_index)
 		free(index);
 		return -EIO;
 	}
+	TAILQ_INIT(&index->account.groups);
+	TAILQ_INIT(&index->account.limited);
 	index->slot = calloc(MAP_SLOTS, sizeof(*index->slot));
-	if (!index->slot) {
-		free(index);
+	index->group_bits = GROUP_BITS_MIN;
+	index->group = calloc((size_t)1 << GROUP_BITS_MIN, sizeof(*index->group));
+	if (!index->slot || !index->group) {
+		index_close(index);
 		return -ENOMEM;
 	}
 	index->hole = NONE;
@@ -266,6 +452,7 @@ void index_close(struct index *index)
 {
 	if (!index)
 		return;
+	groups_free(index);
 	segments_free(&index->nodes);
 	segments_free(&index->buckets);
 	free(index->slot);
@@ -307,7 +494,7 @@ static uint32_t node_new(struct index *index)
 	if (index->used == INDEX_NODES_MAX)
 		return NONE;
 	if (index->used >> SEGMENT_BITS == index->nodes.count &&
-		segments_add(&index->nodes, sizeof(struct node_segment), false) != 0)
+		segments_add(&index->nodes, SEGMENT * sizeof(struct node), false) != 0)
 		return NONE;
 	return index->used++;
 }
@@ -315,14 +502,20 @@ static uint32_t node_new(struct index *index)
 int index_put(struct index *index, const struct index_entry *entry, struct index_entry **ret)
 {
 	uint32_t *link = link_find(index, &entry->key), number = *link;
+	struct index_group *group;
 	int rc = -EEXIST;
 
 	if (number == NONE) {
-		number = node_new(index);
-		if (number == NONE)
+		group = group_make(index, epoch_group(&entry->key));
+		number = group ? node_new(index) : NONE;
+		if (number == NONE) {
+			if (group)
+				group_drop(index, group);
 			return -ENOMEM;
+		}
 		*node_at(index, number) = (struct node){.entry = *entry, .next = NONE};
 		slot_add(index, number);
+		group_add(index, group, number);
 		*link = number;
 		if (++index->count > (uint64_t)index->base + index->split)
 			index_split(index);
@@ -343,6 +536,7 @@ bool index_remove(struct index *index, const struct page_key *key)
 	node = node_at(index, number);
 	*link = node->next;
 	slot_remove(index, number);
+	group_remove(index, number);
 	node->next = index->hole;
 	index->hole = number;
 	index->count--;
@@ -361,7 +555,7 @@ unsigned index_walk(
 	unsigned n = 0;
 
 	for (; number < index->used && number < end && n < max; number++)
-		if (*previous_at(index, (uint32_t)number) != REMOVED)
+		if (node_at(index, (uint32_t)number)->slot_previous != REMOVED)
 			ret_entries[n++] = node_at(index, (uint32_t)number)->entry;
 	*cursor = number < index->used ? number : 0;
 	return n;
@@ -379,7 +573,7 @@ unsigned index_slot(struct index *index, uint32_t slot, uint64_t *cursor, unsign
 	unsigned n = 0;
 
 	/* If the entry at the cursor was removed, it is not known which follow: all once more. */
-	if (!link || *previous_at(index, link - 1) == REMOVED ||
+	if (!link || node_at(index, link - 1)->slot_previous == REMOVED ||
 		map_slot_of(&node_at(index, link - 1)->entry.key) != slot)
 		link = index->slot[slot];
 	for (; link && n < max; link = node_at(index, link - 1)->slot_next)

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "engine/abi/page.h"
 
@@ -21,6 +22,7 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
+	uint32_t stored; /* index_put() sets it: index_account.now */
 };
 
 /*
@@ -62,6 +64,64 @@ unsigned index_walk(
  */
 unsigned index_slot(struct index *index, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct index_entry *ret_entries);
+/* ---- groups of namespaces: epoch_group() of their keys --------------------------------------- */
+
+/* What a group has here. It exists while it has a page or a limit. clients/groups.c sets limits. */
+struct index_group {
+	TAILQ_ENTRY(index_group) next;
+	TAILQ_ENTRY(index_group) next_limited;
+	struct index_group *same; /* of its chain */
+	uint32_t number;
+	uint32_t oldest, newest; /* of its pages, as nodes of index.c */
+	uint64_t bytes, pages;   /* bytes: index_bytes() */
+	bool limited;            /* it has a quota or a time */
+	bool fixed;              /* by the settings */
+	uint32_t ttl_s;          /* 0: none */
+	uint64_t quota;          /* bytes; 0: none */
+	uint64_t evicted;        /* pages that it had to give for its quota */
+	uint64_t expired;
+};
+TAILQ_HEAD(index_groups, index_group);
+
+/* What a page counts as: whole units of the pool. */
+static inline uint64_t index_bytes(uint32_t length)
+{
+	return ((uint64_t)length + PAGE_UNIT - 1) / PAGE_UNIT * PAGE_UNIT;
+}
+
+/* NULL: it has neither page nor limit here. */
+struct index_group *index_group(const struct index *index, uint32_t number);
+
+/* Limits; -1: as it is, 0: none. */
+struct group_limits {
+	int64_t quota; /* bytes */
+	int64_t ttl_s;
+};
+#define GROUPS_LIMITED_MAX 4096u /* groups with limits, at most */
+/* Returns 0, -ENOSPC: too many groups have limits; or -ENOMEM. */
+int index_limit(struct index *index, uint32_t number, const struct group_limits *limits);
+/*
+ * The page that the group has had for the longest time; with a quota and no time: that was not used
+ * for the longest. NULL: none.
+ */
+struct index_entry *index_oldest(struct index *index, const struct index_group *group);
+void index_used(struct index *index, const struct page_key *key);
+/*
+ * The page is of a group whose pages end after a time. These stay off the disk and are not copied:
+ * the time would begin anew.
+ */
+bool index_ends(const struct index *index, const struct page_key *key);
+
+/* Of all groups. */
+struct index_account {
+	/* the time that pages get that are put from now on: tenths of a second, 1 at least */
+	uint32_t now;
+	bool over; /* a put or a limit may have made a group larger than its quota */
+	struct index_groups groups, limited; /* `limited`: those with limits, and how many */
+	unsigned limits;
+};
+struct index_account *index_account(struct index *index);
+
 /* True if the slot has an entry. */
 bool index_slot_any(const struct index *index, uint32_t slot);
 

@@ -86,7 +86,8 @@ void page_again(struct control *control, const struct location *at, enum evicted
 bool page_key_at(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /*
- * The same, and what the page is: *ret. Its CRC is there if *ret_proven. False: there is none.
+ * The same, and what the page is: *ret. Its CRC is there if *ret_proven. False: there is none that
+ * other hosts may copy.
  */
 bool page_at(const struct control *control, uint32_t place, uint32_t generation,
 	struct pool_proven *ret, bool *ret_proven);

@@ -87,6 +87,8 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 /* The key of the page of that generation at `place`. False: there is none. */
 bool pool_key(
 	const struct pool *pool, uint32_t place, uint32_t generation, struct page_key *ret_key);
+/* That of the page at `place`, where pool_touch() has found one. */
+const struct page_key *pool_key_at(const struct pool *pool, uint32_t place);
 
 /* ---- pool: what the disk tier needs ---------------------------------------------------------- */
 

@@ -84,6 +84,11 @@ uint64_t pool_hot_bytes(const struct pool *pool)
 	return pool->hot_units * PAGE_UNIT;
 }
 
+const struct page_key *pool_key_at(const struct pool *pool, uint32_t place)
+{
+	return &pool->heads[place_unit(place)].key;
+}
+
 void pool_prefetch(const struct pool *pool, uint32_t place)
 {
 	uint32_t unit = place_unit(place);

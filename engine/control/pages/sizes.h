@@ -24,7 +24,7 @@
 
 /* What the process has on its heap for the pages of the pools and of the disk. */
 #define POOL_SLOT_BYTES 16u   /* sizeof(struct slot), of each PAGE_UNIT */
-#define INDEX_ENTRY_BYTES 48u /* of a page: its node and its bucket */
+#define INDEX_ENTRY_BYTES 60u /* of a page: its node and its bucket */
 #define DISK_ENTRY_BYTES 32u  /* of a page on disk, at most: engine/disk/index.h */
 
 struct pool_geometry {

@@ -132,7 +132,8 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct evict_cl
 	n = pool_ahead(pool, bytes, share,
 		room < TIER_SPILL_BURST ? (unsigned)room : TIER_SPILL_BURST, page);
 	for (unsigned i = 0; i < n; i++) {
-		if (tier_has(t, &page[i].key, page[i].length))
+		if (tier_has(t, &page[i].key, page[i].length) ||
+			index_ends(t->control->index, &page[i].key))
 			pool_clean_set(pool, page[i].place, page[i].generation, true);
 		else
 			(void)tier_spill_start(t, &page[i]);
@@ -181,7 +182,7 @@ bool tier_evicting(
 	struct tier *t = control->tier;
 	bool spilling = false;
 
-	if (!t)
+	if (!t || index_ends(control->index, &page->key))
 		return false;
 	t->spill_due = true;
 	if (t->state == TIER_SERVING) {

@@ -516,7 +516,8 @@ void tier_look(struct tier *t, const struct page_key *key, struct tier_found *re
 	struct disk_page page;
 
 	*ret = (struct tier_found){0};
-	if (!t || t->state != TIER_SERVING || t->control->door_shut)
+	if (!t || t->state != TIER_SERVING || t->control->door_shut ||
+		index_ends(t->control->index, key))
 		return;
 	ret->written = disk_find(t->disk, key, &page);
 	spill = ret->written ? NULL : tier_spilling(t, key);

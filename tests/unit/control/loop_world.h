@@ -492,6 +492,12 @@ void copies_returned(struct control *c)
 	(void)c;
 }
 
+unsigned groups_turn(struct control *c)
+{
+	(void)c;
+	return 0;
+}
+
 unsigned clear_turn(struct control *c)
 {
 	(void)c;

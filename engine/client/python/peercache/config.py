@@ -35,6 +35,7 @@ QPS_MAX, REPLICAS_MAX = 8, 4  # QPs per connection, replicas of a directory entr
 HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults of the engine
 METRICS_PORT = 31997  # default of the engine
 VERIFY_ONE_IN, VERIFY_ONE_IN_MAX = 1000, 1000000  # of libpeercache, PC_VERIFY_*
+TTL_MAX_S = 31536000  # of the engine
 
 # Keys of SGLang itself, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
@@ -47,7 +48,7 @@ OURS = {"engine_socket", "engine_start", "engine_keep", "engine_path", "engine_l
 # Keys whose values are the fields of Config with the same names.
 OWN_FIELDS = ("engine_socket", "engine_start", "engine_keep", "engine_path", "timeout_ms",
               "exists_timeout_ms", "verify", "verify_one_in", "interface_v1",
-              "namespace_secret_file")
+              "namespace_secret_file", "quota", "ttl_s")
 
 
 # ---- readers of one value: return what it means, or raise ValueError with the remedy -------------
@@ -235,6 +236,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
     "namespace_secret_file": path(), "psk_file": path(1000), "tls_dir": path(1000),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
+    "quota": size, "ttl_s": number(1, TTL_MAX_S),
     "interface_v1": flag_of_sglang, "extra_backend_tag": verbatim, "prefix": verbatim,
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
     "protocol": choice("rdma", "tcp"),
@@ -285,6 +287,8 @@ class Config:
     exists_timeout_ms: int = 1000  # deadline of a look-up
     verify: str = "sample"  # which pages of a get are compared with their CRC32C
     verify_one_in: int = VERIFY_ONE_IN  # "sample": one page in this number
+    quota: int = 0  # bytes of the host's pools for this namespace's pages; 0: none is told
+    ttl_s: int = 0  # seconds after which they are gone; 0: none is told
     settings: dict[str, str] = field(default_factory=dict)  # of an engine that the store starts
     origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
     given: set[str] = field(default_factory=set)  # keys of the extra config that have a value

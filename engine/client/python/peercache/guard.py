@@ -76,6 +76,8 @@ class Guarded:
         self._told: dict[str, int] = {}  # name of a result -> calls with it when it was looked at
         self._attachment = Attachment(config)
         self._session = self._attachment.session
+        if config.quota or config.ttl_s:
+            self._session.limits(config.quota or -1, config.ttl_s or -1)
         stores.add(self)
 
     def _failed(self, what: str, error: Exception) -> None:

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi/epoch.h"
 #include "engine/abi/map.h"
 #include "engine/control/pages/pages.h"
 #include "tests/unit/control/pages/random_world.h"
@@ -317,6 +318,66 @@ static void holes_are_filled_before_the_table_grows(void **state)
 	index_close(index);
 }
 
+static struct index_entry grouped(uint32_t n, uint32_t group)
+{
+	struct index_entry entry = entry_of(n, 1);
+
+	entry.key = (struct page_key){
+		{n * 0x9e3779b97f4a7c15ull & ~PAGE_GROUP_0, (n + 1) & ~PAGE_GROUP_1}};
+	entry.key.word[0] |= (uint64_t)(group & 0xff0000) << 24;
+	entry.key.word[1] |= (uint64_t)(group & 0xffff) << 32;
+	entry.length = 5000;
+	assert_int_equal(epoch_group(&entry.key), group);
+	return entry;
+}
+
+static uint32_t oldest_place(struct index *index, uint32_t group)
+{
+	return index_oldest(index, index_group(index, group))->place;
+}
+
+static void groups_are_counted_and_listed_by_age(void **state)
+{
+	const uint32_t group[] = {0, 0xabcdef, EPOCH_GROUP_MAX};
+	struct index_entry entry;
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t n = 0; n < 3000; n++) {
+		index_account(index)->now = 1 + n / 100;
+		entry = grouped(n, group[n % 3]);
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+	}
+	for (unsigned i = 0; i < 3; i++) {
+		const struct index_group *of = index_group(index, group[i]);
+
+		assert_int_equal(of->pages, 1000);
+		assert_int_equal(of->bytes, 1000 * 2 * PAGE_UNIT);
+		assert_int_equal(oldest_place(index, group[i]), i);
+		assert_int_equal(index_oldest(index, of)->stored, 1);
+	}
+	entry = grouped(4, group[1]);
+	index_used(index, &entry.key); /* without a quota its order is that of storing */
+	assert_int_equal(oldest_place(index, group[1]), 1);
+	index_group(index, group[1])->quota = 1000 * 2 * PAGE_UNIT;
+	entry = grouped(1, group[1]);
+	index_used(index, &entry.key);
+	assert_int_equal(oldest_place(index, group[1]), 4);
+	assert_false(index_account(index)->over);
+	entry = grouped(3001, group[1]);
+	assert_int_equal(index_put(index, &entry, NULL), 0);
+	assert_true(index_account(index)->over);
+	for (uint32_t n = 0; n < 3002; n++) { /* from the middle of the lists, too */
+		entry = grouped((n * 7 + 5) % 3002, group[(n * 7 + 5) % 3002 % 3]);
+		assert_int_equal(index_remove(index, &entry.key), entry.place != 3000);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		assert_null(index_group(index, group[i]));
+	assert_true(TAILQ_EMPTY(&index_account(index)->groups));
+	index_close(index);
+}
+
 /* Prints the time that inserts, look-ups and removes take; does not check it. */
 static void a_million_entries_are_inserted_and_removed(void **state)
 {
@@ -368,6 +429,7 @@ int main(void)
 		cmocka_unit_test(a_slot_s_walk_visits_each_of_its_entries_that_stay),
 		cmocka_unit_test(a_walk_over_many_holes_is_split_into_slices),
 		cmocka_unit_test(holes_are_filled_before_the_table_grows),
+		cmocka_unit_test(groups_are_counted_and_listed_by_age),
 		cmocka_unit_test(a_million_entries_are_inserted_and_removed),
 	};
 

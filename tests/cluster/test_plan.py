@@ -98,10 +98,11 @@ class Plan(harness.ClusterTest):
     def test_the_planned_sum_is_resident_when_the_pools_are_full_of_small_pages(self):
         rails, pool = 2, 128 << 20
         values = ["rail.devices=soft,soft", "engine.huge_pages=no"]
-        planned, process, _, _ = plan(f"engine.pool_bytes={pool}", *values)
         with mock.patch.dict(os.environ):
             os.environ.pop("MALLOC_PERTURB_", None)  # it writes to memory that the engine leaves
             engines = self.start(1, pool_bytes=str(pool), settings=values)
+        planned, process, _, _ = plan(f"engine.pool_bytes={pool}", *values, *engines.security(0),
+                                      f"cluster.port={engines.port[0]}")
 
         def full():
             harness.finish(harness.tool(

@@ -19,6 +19,7 @@
  * size; and what each rail adds.
  */
 #define PROGRAM_BYTES (8ull << 20)
+#define SECURE_BYTES (4ull << 20) /* with a key or certificates, of OpenSSL most of all */
 #define RAIL_BYTES (4ull << 20)
 
 #define SHARD_ENTRIES_MAX (1ull << 26)
@@ -120,8 +121,10 @@ unsigned memory_parts(
 uint64_t memory_process_bytes(const struct settings *s, unsigned rails)
 {
 	uint64_t pages = rails * pool_units(s->engine_pool_bytes);
+	bool secure = s->cluster_psk_file[0] || s->cluster_tls_dir[0];
 
-	return PROGRAM_BYTES + rails * RAIL_BYTES + pages * (POOL_SLOT_BYTES + INDEX_ENTRY_BYTES) +
+	return PROGRAM_BYTES + (secure ? SECURE_BYTES : 0) + rails * RAIL_BYTES +
+	       pages * (POOL_SLOT_BYTES + INDEX_ENTRY_BYTES) +
 	       disk_bytes(s) / SHARD_DISK_PAGE * DISK_ENTRY_BYTES;
 }
 

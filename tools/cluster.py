@@ -272,8 +272,14 @@ class Cluster:
                     30, capture_output=True, check=True)
         if how == "psk":
             return [f"cluster.psk_file={made}"]
-        self.own = [[f"cluster.tls_dir={made}/{name}"] for name in self.names()]
+        self.own = [own + [f"cluster.tls_dir={made}/{name}"]
+                    for own, name in zip(self.own, self.names())]
         return []
+
+    def security(self, i):
+        """The settings of links with TLS of engine i."""
+        return [value for value in self.values(i) if value.startswith(
+            ("cluster.psk_file=", "cluster.tls_dir=", "cluster.security="))]
 
     def names(self):
         """Those of the engines, as their settings say."""

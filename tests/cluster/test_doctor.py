@@ -655,7 +655,7 @@ class Running(Cases, harness.ClusterTest):
     def test_settings_that_the_running_engine_has_not_are_found(self):
         engines = self.start(1, settings=["engine.huge_pages=no"])
         words = small(f"engine.socket={engines.sockets[0]}", "engine.pool_bytes=64MiB",
-                      "cluster.dead_after_ms=30000", "cluster.security=none",
+                      "cluster.dead_after_ms=30000", *engines.security(0),
                       f"cluster.seeds=127.0.0.1:{engines.port[0]}", port=engines.port[0])
         findings, _ = doctor("doctor", *words)
         states = {f["check"]: f["state"] for f in findings}

@@ -213,7 +213,8 @@ class Lint(harness.ClusterTest):
         for compat in ("none", "0.8"):
             with self.subTest(compat=compat):
                 engines = Engines(harness.BUILD, 1, pool_bytes="16MiB",
-                                  settings=[f"metrics.compat={compat}", "engine.name=a\\b\"c"])
+                                  settings=[f"metrics.compat={compat}", "engine.name=a\\b\"c",
+                                            "cluster.security=none"])
                 self.addCleanup(engines.stop)
                 engines.start()
                 text = fetch(f"http://{engines.target(0)}/metrics")

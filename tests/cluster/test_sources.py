@@ -162,7 +162,7 @@ class Name(harness.ClusterTest):
     def test_a_name_whose_first_address_is_the_engine_itself(self):
         with tempfile.TemporaryDirectory(prefix="peercache-hosts-") as folder:
             port = harness.cluster.free_port()
-            engines = Sourced(2, [f"cluster.seeds=many:{port}", f"cluster.port={port}"])
+            engines = Sourced(2, [f"cluster.seeds=many:{port}"])
             whole = engines.command
 
             def command(i):
@@ -170,9 +170,10 @@ class Name(harness.ClusterTest):
                 with open(hosts, "w", encoding="utf-8") as file:
                     file.writelines(f"127.0.0.{1 + n} many\n" for n in (i, 1 - i))
                 return ["unshare", "--mount", "sh", "-c",
-                        'mount --bind "$0" /etc/hosts && exec "$@"', hosts, *whole(i),
-                        "--set", f"cluster.address=127.0.0.{1 + i}"]
+                        'mount --bind "$0" /etc/hosts && exec "$@"', hosts, *whole(i)]
 
+            engines.own = [[f"cluster.address=127.0.0.{1 + i}", f"cluster.port={port}"]
+                           for i in range(2)]
             engines.command = command
             self.addCleanup(engines.stop)
             engines.start()
@@ -237,11 +238,11 @@ class Names:
     def server(self, at):
         self.write("resolv.conf", f"nameserver {at}\nsearch test\noptions ndots:5")
 
-    def give(self, engines, more=lambda i: []):
+    def give(self, engines):
         whole = engines.command
         engines.command = lambda i: [
             "unshare", "--mount", "sh", "-c", 'for f in hosts resolv.conf; do mount --bind '
-            '"$0/$f" /etc/$f || exit 1; done; exec "$@"', self.folder, *whole(i), *more(i)]
+            '"$0/$f" /etc/$f || exit 1; done; exec "$@"', self.folder, *whole(i)]
 
 
 def unresolved(engines, i, what):
@@ -267,7 +268,8 @@ class Changes(SourceTest):
         self.names.server(self.ignorant.at)
         port = harness.cluster.free_port()
         engines = Sourced(2, [f"cluster.seeds=kv-0.kv:{port}"])
-        self.names.give(engines, lambda i: ["--set", f"cluster.port={port}"] if i == 0 else [])
+        engines.own[0] = [f"cluster.port={port}"]
+        self.names.give(engines)
         self.addCleanup(engines.stop)
         engines.start()
         unresolved(engines, 1, f"seed kv-0.kv:{port}")

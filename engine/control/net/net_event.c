@@ -348,6 +348,13 @@ static int tls_handshake(struct net_link *link)
 	return -1;
 }
 
+/* An old error would be taken for one of the next call. Most often there is none: that is cheap. */
+static void tls_errors_forget(void)
+{
+	if (ERR_peek_error())
+		ERR_clear_error();
+}
+
 /*
  * Decrypts what has come, until there is room for no more: *ret_more. False: it is no TLS of this
  * session.
@@ -364,7 +371,7 @@ static bool tls_read_in(struct net_link *link, bool *ret_more)
 
 		if (evbuffer_reserve_space(tls->in, TLS_READ_BYTES, &room, 1) != 1)
 			return false;
-		ERR_clear_error();
+		tls_errors_forget();
 		good = SSL_read_ex(tls->ssl, room.iov_base, TLS_READ_BYTES, &bytes);
 		error = SSL_get_error(tls->ssl, good);
 		if (good != 1) {
@@ -482,7 +489,7 @@ static bool tls_write_out(struct net_tls *tls)
 
 	if (!bytes)
 		return true;
-	ERR_clear_error();
+	tls_errors_forget();
 	if (!tls->secured || !text || SSL_write_ex(tls->ssl, text, bytes, &sent) != 1)
 		sent = 0;
 	evbuffer_drain(tls->out, bytes);

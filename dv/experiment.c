@@ -248,7 +248,7 @@ static void *writer_run(void *argument)
 	return NULL;
 }
 
-enum race { RACE_AFTER, RACE_TOGETHER, RACE_WORDS };
+enum race { RACE_AFTER, RACE_TOGETHER, RACE_WITHIN, RACE_WORDS };
 
 /* One try. The syndrome of a READ that failed, else 0. */
 static int race_once(struct lab *lab, enum race race)
@@ -261,8 +261,10 @@ static int race_once(struct lab *lab, enum race race)
 		lab->against += word_at(lab->to, WHOLE) != word_at(lab->to, WHOLE + 4);
 		return syndrome;
 	}
-	ask(lab, 0, PAYLOAD, 0, DV_CE_ALWAYS);
-	if (race == RACE_AFTER) {
+	ask(lab, 0, race == RACE_WITHIN ? HEAD + 4 : PAYLOAD, 0, DV_CE_ALWAYS);
+	if (race == RACE_WITHIN) {
+		syndrome = finish(lab);
+	} else if (race == RACE_AFTER) {
 		syndrome = finish(lab);
 		if (!syndrome)
 			syndrome = one(lab, HEAD, 4);
@@ -303,7 +305,7 @@ static enum answer race_run(struct lab *lab, enum race race)
 	if (syndrome)
 		return broken(lab, syndrome);
 	tell(lab, "%lu of %lu against it, beside a thread that writes", lab->against, lab->tries);
-	if (race == RACE_TOGETHER)
+	if (race == RACE_TOGETHER || race == RACE_WITHIN)
 		return FACT;
 	return lab->against ? NO : YES;
 }
@@ -316,6 +318,11 @@ static enum answer head_after(struct lab *lab)
 static enum answer head_together(struct lab *lab)
 {
 	return race_run(lab, RACE_TOGETHER);
+}
+
+static enum answer head_within(struct lab *lab)
+{
+	return race_run(lab, RACE_WITHIN);
 }
 
 static enum answer words_whole(struct lab *lab)
@@ -638,16 +645,18 @@ static const struct experiment {
 	{sizes_both_ways, "long READs both ways", false, "a page arrives, whatever its length",
 		"an MTU on the path is smaller one way: set the same one on all ports and switches"},
 	{lands, "payload before its completion", true, "a hit has all bytes of its page",
-		"turn relaxed ordering off for this card, and send us the report"},
+		"set rail.validate=crc on this host, and send us the report"},
 	{fresh, "a READ sees the last store", true,
 		"an evicted page is a miss: its generation was raised before",
-		"send us the report, and do not use this card until then"},
+		"set rail.validate=crc on all hosts, and send us the report; until then exists may say hit for a page that is gone"},
 	{head_after, "head READ after the payload", true,
 		"a READ that overlaps the reuse of its slot is never a hit (rail.validate = tail)",
-		"set rail.validate=lease, and send us the report"},
+		"set rail.validate=crc on this host, and send us the report"},
 	{words_whole, "8-byte words are whole", true, "a page head is old or new",
-		"send us the report; the check word of the head makes a miss of a torn one"},
+		"set rail.validate=crc on this host, and send us the report"},
 	{head_together, "payload and head in one doorbell", false, "none: the lease needs no order",
+		""},
+	{head_within, "payload and head in one READ", false, "none: no code relies on an order",
 		""},
 	{one_completion, "one CQE for a batch", true, "a READ is counted once, and not too early",
 		"send us the report"},

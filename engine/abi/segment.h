@@ -200,7 +200,9 @@ struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */
 	uint32_t version; /* ABI_VERSION */
 	uint32_t rails;   /* number of the engine's rails, each with an op ring and a done ring */
-	uint32_t spare;
+	/* 1: every page is compared with its CRC32C, whatever pc_options.verify says, and one
+	 * without is no hit (rail.validate = crc) */
+	uint32_t compare_all;
 	/* owner: the client sets it before it sleeps; the poll core or the control plane clears
 	 * it when it publishes a completion, and then writes the wake socket */
 	alignas(64) uint32_t client_waits;

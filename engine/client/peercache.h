@@ -127,7 +127,7 @@ struct pc_options {
 	 * page that differs is a miss and is reported to its holder, which takes a damaged page
 	 * out. Costs the time to read the page once more and, for a page of another host, one READ
 	 * of its head. A page whose head has no CRC, stored by a client that does not compute it,
-	 * is a hit.
+	 * is a hit. An engine with rail.validate = crc has all pages compared.
 	 */
 	unsigned char verify; /* enum pc_verify */
 	/* PC_VERIFY_SAMPLE: one page in this number, 1 to PC_VERIFY_ONE_IN_MAX; 0: the default */

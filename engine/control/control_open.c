@@ -311,11 +311,10 @@ static bool lease_choose(const struct settings *s)
 			log_info("pages are validated by lease, as rail.validate says");
 		return true;
 	}
-	if (sign)
-		log_info("pages are validated by tail (rail.validate = auto): %s", sign);
-	else
-		log_info(
-			"pages are validated by lease (rail.validate = auto): no sign of a hypervisor");
+	log_info("pages are validated by %s (rail.validate = %s): %s", sign ? "tail" : "lease",
+		s->rail_validate == VALIDATE_CRC ? "crc, so each is compared with its CRC32C, too"
+						 : "auto",
+		sign ? sign : "no sign of a hypervisor");
 	return !sign;
 }
 

@@ -107,7 +107,7 @@ static int take_number(struct uv_device *device)
 static unsigned odd_of(void)
 {
 	static const char *const names[] = {"tail", "stale", "torn", "order", "syndrome", "way",
-		"mtu", "segments", "nobf", "qps"};
+		"mtu", "segments", "nobf", "qps", "gids", "relaxed", "vlan", "bond"};
 	unsigned odd = 0;
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -128,11 +128,13 @@ int uv_devices_open(void)
 		count = UV_DEVICES_MAX;
 	for (unsigned i = 0; i < (unsigned)count; i++) {
 		struct uv_device *device = &devices[i];
-		char name[16];
+		char name[UV_NAME_BYTES];
 		int rc;
 
-		snprintf(name, sizeof(name), "mlx5_%u", i);
 		device->index = i;
+		device->odd = odd_of();
+		device->gids_moved = device->odd & UV_ODD_GIDS;
+		uv_device_name(device, name);
 		device->infiniband = !link || strcmp(link, "roce") != 0;
 		device->down = list_has("SOFT_CONNECTX_DOWN", name);
 		device->gone = list_has("SOFT_CONNECTX_GONE", name);
@@ -143,7 +145,6 @@ int uv_devices_open(void)
 		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
 		device->mr_bytes_max =
 			(uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i, (long)UV_MR_BYTES_MAX);
-		device->odd = odd_of();
 		rc = take_number(device);
 		if (rc) {
 			fprintf(stderr, "soft-connectx: %s: binding the socket of its number: %s\n",
@@ -301,12 +302,12 @@ int uv_device_get(struct uv_device *device)
 {
 	struct dv_options options = {.link = "shm"};
 	uint8_t gid[16];
-	char name[16];
+	char name[UV_NAME_BYTES];
 	int rc;
 
 	if (device->contexts++)
 		return 0;
-	snprintf(name, sizeof(name), "mlx5_%u", device->index);
+	uv_device_name(device, name);
 	options.name = name;
 	uv_name(device->number, gid);
 	rc = soft_nic_open(&options, gid, &hooks, &device->nic);

@@ -145,10 +145,10 @@ static int uar_method(struct uv_context *context, struct ib_uverbs_ioctl_hdr *he
 static int gid_table(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
 	const struct uv_device *device = context->device;
-	struct ib_uverbs_gid_entry entries[UV_GIDS] = {0};
-	uint64_t count = UV_GIDS;
+	struct ib_uverbs_gid_entry entries[UV_GIDS_MAX] = {0};
+	uint64_t count = uv_gids(device);
 
-	for (unsigned i = 0; i < UV_GIDS; i++) {
+	for (unsigned i = 0; i < count; i++) {
 		uint8_t gid[16];
 
 		uv_gid(device, i, gid);
@@ -159,7 +159,7 @@ static int gid_table(struct uv_context *context, struct ib_uverbs_ioctl_hdr *hea
 				      : i % 2            ? IBV_GID_TYPE_ROCE_V2
 							 : IBV_GID_TYPE_ROCE_V1;
 	}
-	put(header, UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries, sizeof(entries));
+	put(header, UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries, count * sizeof(*entries));
 	put(header, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &count, sizeof(count));
 	return 0;
 }

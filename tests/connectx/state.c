@@ -43,17 +43,17 @@ static void show(struct uv_qp *uq)
 
 /*
  * Returns the number of the NIC that a QP's destination names; 0: none. A port reaches a GID only
- * from one of the same kind: from link-local to link-local, from IPv4 to IPv4.
+ * from one of the same network: from link-local to link-local, from IPv4 to that of the same VLAN.
  */
 static uint16_t number_of(const struct uv_device *device, const struct ib_uverbs_qp_dest *dest)
 {
 	uint8_t own[16];
 
-	uv_gid(device, dest->sgid_index % UV_GIDS, own);
-	if (dest->is_global && own[0] != dest->dgid[0])
+	uv_gid(device, dest->sgid_index % uv_gids(device), own);
+	if (dest->is_global && memcmp(own, dest->dgid, 14) != 0)
 		return 0;
 	if (dest->is_global)
-		return dest->sgid_index < UV_GIDS ? uv_gid_number(dest->dgid) : 0;
+		return dest->sgid_index < uv_gids(device) ? uv_gid_number(dest->dgid) : 0;
 	/* RoCE requires a GID, so a destination without one names no NIC */
 	return device->infiniband ? dest->dlid : 0;
 }

@@ -45,18 +45,34 @@ static const char *temporary(void)
 
 /*
  * Returns a GID of the device. 0 and 1: fe80::<number>, as RoCE v1 and v2. 2 and 3:
- * ::ffff:10.77.<number>, likewise. When the GIDs have moved, 0 and 1 change places with 2 and 3.
+ * ::ffff:10.77.<number>, likewise. When the GIDs have moved, 0 and 1 change places with 2 and 3. 4
+ * to 7: those of a VLAN.
  */
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16])
 {
 	static const uint8_t local[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
 	static const uint8_t mapped[16] = {[10] = 0xff, 0xff, 10, 77};
 
+	bool vlan = index >= UV_GIDS;
+
+	index %= UV_GIDS;
 	if (device->gids_moved)
 		index = (index + 2) % UV_GIDS;
 	memcpy(ret_gid, index < 2 ? local : mapped, 16);
+	ret_gid[13] += vlan;
 	ret_gid[14] = (uint8_t)(device->number >> 8);
 	ret_gid[15] = (uint8_t)device->number;
+}
+
+unsigned uv_gids(const struct uv_device *device)
+{
+	return device->odd & UV_ODD_VLAN ? UV_GIDS_MAX : UV_GIDS;
+}
+
+void uv_device_name(const struct uv_device *device, char ret_name[UV_NAME_BYTES])
+{
+	snprintf(ret_name, UV_NAME_BYTES, "mlx5_%s%u", device->odd & UV_ODD_BOND ? "bond_" : "",
+		device->index);
 }
 
 void uv_name(uint16_t number, uint8_t ret_name[16])
@@ -107,7 +123,7 @@ static void put_gids(const char *port, const struct uv_device *device)
 {
 	char file[64];
 
-	for (unsigned i = 0; i < UV_GIDS; i++) {
+	for (unsigned i = 0; i < uv_gids(device); i++) {
 		uint8_t gid[16];
 
 		uv_gid(device, i, gid);
@@ -135,7 +151,7 @@ static void put_link(const char *base, const char *file, const char *target)
 /* Writes the device's directory and the link to it in class/infiniband. */
 static void put_pci(const char *base, const struct uv_device *device)
 {
-	char at[PATH_BYTES + 64], link[32], target[96];
+	char at[PATH_BYTES + 64], link[32], target[96], name[UV_NAME_BYTES];
 
 	/* a bus has functions 0 to 7 only; a PCI address has the form of this one */
 	snprintf(at, sizeof(at), "%s/devices/0000:c1:%02x.%u", base, device->index / 8,
@@ -145,7 +161,8 @@ static void put_pci(const char *base, const struct uv_device *device)
 	put(at, "numa_node", "%d\n", device->numa_node);
 	put(at, "vendor", "0x15b3\n");
 	put(at, "device", "0x1021\n");
-	snprintf(link, sizeof(link), "infiniband/mlx5_%u", device->index);
+	uv_device_name(device, name);
+	snprintf(link, sizeof(link), "infiniband/%s", name);
 	snprintf(target, sizeof(target), "%s/node_type", link);
 	put(at, target, "1: CA\n");
 	snprintf(target, sizeof(target), "%s/device", link);
@@ -158,22 +175,23 @@ static void put_pci(const char *base, const struct uv_device *device)
 
 static void put_device(const char *base, const struct uv_device *device)
 {
-	char at[PATH_BYTES + 64];
+	char at[PATH_BYTES + 64], name[UV_NAME_BYTES];
 	uint16_t n = device->number;
 
 	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", base, device->index);
-	put(at, "ibdev", "mlx5_%u\n", device->index);
+	uv_device_name(device, name);
+	put(at, "ibdev", "%s\n", name);
 	/* the number of /dev/null as that of the device node, see interpose.c */
 	put(at, "dev", "%u:%u\n", major(UV_RDEV(device->index)), minor(UV_RDEV(device->index)));
 	put(at, "abi_version", "1\n");
 	put_pci(base, device);
-	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);
+	snprintf(at, sizeof(at), "%s/class/infiniband/%s", base, name);
 	put(at, "node_guid", "5c0f:7c00:0000:%04x\n", n);
 	put(at, "sys_image_guid", "5c0f:7c00:0000:%04x\n", n);
 	put(at, "fw_ver", "28.0.0\n");
 	put(at, "hca_type", "MT4129\n");
 	put(at, "board_id", "SOFT_CONNECTX\n");
-	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u/ports/1", base, device->index);
+	snprintf(at, sizeof(at), "%s/class/infiniband/%s/ports/1", base, name);
 	put(at, "state", "%s\n", device->down ? "1: DOWN" : "4: ACTIVE");
 	put(at, "lid", "0x%x\n", device->infiniband ? n : 0);
 	put(at, "rate", "%u Gb/sec (4X)\n", device->gbits);
@@ -303,7 +321,7 @@ void uv_sysfs_write(void)
 
 void uv_sysfs_show(const struct uv_device *device, bool shown)
 {
-	char at[PATH_BYTES + 64];
+	char at[PATH_BYTES + 64], name[UV_NAME_BYTES];
 
 	if (!owner)
 		return;
@@ -313,7 +331,8 @@ void uv_sysfs_show(const struct uv_device *device, bool shown)
 	}
 	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", root, device->index);
 	remove_tree(at);
-	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", root, device->index);
+	uv_device_name(device, name);
+	snprintf(at, sizeof(at), "%s/class/infiniband/%s", root, name);
 	unlink(at);
 	snprintf(at, sizeof(at), "%s/devices/0000:c1:%02x.%u", root, device->index / 8,
 		device->index % 8);

@@ -34,7 +34,9 @@
 #define UV_DEVICES_MAX 16u
 /* number of the device's node, as in sysfs */
 #define UV_RDEV(index) makedev(231, 192u + (unsigned)(index))
-#define UV_GIDS 4u       /* GIDs of a port: link-local and IPv4-mapped, each as RoCE v1 and v2 */
+/* GIDs of a port: link-local and IPv4-mapped, each as RoCE v1 and v2; with a VLAN as many more */
+#define UV_GIDS 4u
+#define UV_GIDS_MAX 8u
 #define UV_UARS_MAX 256u /* doorbell pages of one context, at most */
 #define UV_SQ_DEPTH_MAX 32768u
 #define UV_RQ_DEPTH_MAX 32768u
@@ -93,6 +95,10 @@ enum uv_odd {
 	UV_ODD_SEGMENTS = 128,
 	UV_ODD_NOBF = 256,
 	UV_ODD_QPS = 512,
+	UV_ODD_GIDS = 1024,
+	UV_ODD_RELAXED = 2048,
+	UV_ODD_VLAN = 4096,
+	UV_ODD_BOND = 8192,
 };
 #define UV_ODD_QPS_MAX 64
 
@@ -249,6 +255,10 @@ void uv_sysfs_show(const struct uv_device *device, bool shown);
 /* Does the path lie in the device tree, and is the tree not created yet? */
 bool uv_sysfs_has(const char *path);
 const char *uv_sysfs_path(const char *path, char *to);
+#define UV_NAME_BYTES 24
+/* The name of the device, such as mlx5_0. */
+void uv_device_name(const struct uv_device *device, char ret_name[UV_NAME_BYTES]);
+unsigned uv_gids(const struct uv_device *device);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
 /* The address of NIC `number` in dv/soft, which stays the same when its GIDs move. */

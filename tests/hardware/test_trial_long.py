@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from test_trial import Peer, TrialTest, harness  # noqa: E402
+from test_trial import Both, TrialTest, harness  # noqa: E402
 
 FILLED = """
 mount -t tmpfs -o size=68m none "$0" || exit 77
@@ -32,6 +32,16 @@ class Long(TrialTest):
             self.assertEqual(steps[name]["answer"], "yes", err)
         self.assertEqual(len(steps["bytes: one process"]["data"]), 8)  # 128 MiB are too many
         self.assert_left_nothing()
+
+    def test_where_an_experiment_fails_the_engines_have_the_fallback(self):
+        process = self.trial("--json", odd="tail,stale")
+        _, out, err = harness.finish(process)
+        found = json.loads(out)
+        answers = {step["name"]: step["answer"] for step in found["steps"]}
+        self.assertEqual(answers["card: payload before its completion"], "no", err)
+        self.assertEqual(answers["bytes: one process"], "yes", err)
+        self.assertEqual(answers["churn: evictions and a kill"], "yes", err)
+        self.assertIn("Go on: ONLY with rail.validate=crc", found["verdict"][0])
 
     def test_a_response_that_is_repeated_is_told_and_harms_no_page(self):
         """`order`: of two READs in one doorbell the first may be the younger one."""
@@ -56,7 +66,7 @@ class Long(TrialTest):
             self.assertIn("is full: the report is not complete", file.read())
 
 
-class Gone(Peer):
+class Gone(Both):
     def test_a_peer_that_disappears_in_any_step_is_said(self):
         for step in ("] bytes: one process", "] bytes: the other way", "] peer: end"):
             with self.subTest(step):
@@ -73,5 +83,5 @@ class Gone(Peer):
 
 
 if __name__ == "__main__":
-    del Peer, TrialTest  # theirs run in test_trial.py
+    del Both, TrialTest  # theirs run in test_trial.py
     unittest.main()

@@ -82,6 +82,8 @@ static int channel_begin_session(
 	if (rc)
 		return rc;
 	channel_session_set(ch, session);
+	ch->verify_all = ch->header->compare_all;
+	verify_open(ch);
 	ch->epochs_version = CLIENT_NONE;
 	ch->limits_told = 0;
 	ch->broken = false;
@@ -407,7 +409,6 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 	if (!ch)
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	ch->pc = pc;
-	verify_open(ch);
 	ch->name_space = pc->name_space;
 	ch->wake = ch->descriptor = ch->timer = -1;
 	ch->memory_changes = UINT32_MAX;

@@ -160,11 +160,11 @@ static uint32_t head_crc(const struct pc_batch *b, const struct pc_segment *segm
 	return crc;
 }
 
-/* True if the head of a page whose bytes are here has no CRC, or that of the bytes. */
+/* True if the head of a page whose bytes are here has no CRC and may, or that of the bytes. */
 static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
 	if (!page_head_is_proven(head))
-		return true;
+		return !b->channel->verify_all;
 	if (head_crc(b, b->pages[i].segments, b->work[i].bytes) != head->crc)
 		return false;
 	b->channel->verify_counts.verified++;

@@ -178,7 +178,8 @@ __attribute__((noinline)) static void notice_wanted(
 
 /*
  * Compares the bytes of hits with the CRC32C in their page head: of all, of a sample, or of none
- * (pc_options.verify). A page of this host is compared with the head that was loaded after its copy
+ * (pc_options.verify; rail.validate = crc: of all, and a page whose head has no CRC, or is torn, is
+ * no hit). A page of this host is compared with the head that was loaded after its copy
  * (local_get()). Of a page of another member only its rail has read the head, and under a lease not
  * even that, so the head is READ now:
  *
@@ -196,7 +197,7 @@ __attribute__((noinline)) static void notice_wanted(
  */
 static void verify_distance(struct pc_channel *ch)
 {
-	uint32_t one_in = ch->pc->verify_one_in;
+	uint32_t one_in = ch->verify_all ? 1 : ch->pc->verify_one_in;
 
 	/* xorshift64 (Marsaglia, "Xorshift RNGs", 2003) */
 	ch->verify_random ^= ch->verify_random << 13;
@@ -298,9 +299,9 @@ enum pc_result local_get(struct pc_batch *b, const struct page_work *p, const st
 	shm_fence_stream();
 	if (!page_head_is(&head, &p->key, p->at.generation, p->bytes))
 		return PC_STALE;
-	if (unlikely(p->verify) && page_head_is_proven(&head)) {
-		*ret_corrupt = head.crc != crc;
-		ch->verify_counts.verified += head.crc == crc;
+	if (unlikely(p->verify) && (ch->verify_all || page_head_is_proven(&head))) {
+		*ret_corrupt = head.crc != crc || !page_head_is_proven(&head);
+		ch->verify_counts.verified += !*ret_corrupt;
 	}
 	return *ret_corrupt ? PC_STALE : PC_HIT;
 }

@@ -177,6 +177,7 @@ struct pc_channel {
 	uint32_t spares;
 	/* page.c: hits until the next one that is compared; 0: none is */
 	uint32_t verify_left;
+	bool verify_all; /* page.c: as the engine says: each hit is compared, and has a CRC */
 	struct pc_verify_counts verify_counts;
 	uint64_t verify_random; /* state of the generator of those distances; never 0 */
 	struct pc_counts counts;

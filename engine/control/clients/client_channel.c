@@ -280,6 +280,7 @@ static int channel_segment_open(struct channel *c, const struct control *control
 	header->magic = CHANNEL_MAGIC;
 	header->version = ABI_VERSION;
 	header->rails = control->rails;
+	header->compare_all = control->settings->rail_validate == VALIDATE_CRC;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return -errno;
 	c->wake = ends[0];

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/abi/crc32c.h"
 #include "engine/abi/map.h"
 #include "engine/abi/run.h"
 #include "engine/control/base/control.h"
@@ -321,6 +322,17 @@ static bool copy_is_void(const struct copies *c, const struct copy *copy)
 	       index_ends(c->control->index, key) || c->control->door_shut;
 }
 
+/* rail.validate = crc: has the slot the bytes that the holder's head tells of? */
+static bool copy_is_whole(const struct copies *c, const struct copy *copy)
+{
+	const struct copy_wish *wish = &copy->wish;
+	const unsigned char *pool = pool_memory(copy_pool(c, copy))->base;
+
+	return c->control->settings->rail_validate != VALIDATE_CRC ||
+	       (wish->proven &&
+		       crc32c(0, pool + place_offset(copy->place), wish->length) == wish->crc);
+}
+
 /* The page is in the slot: publishes it. False: not possible; the slot is still a credit. */
 static bool copy_publish(struct copies *c, const struct copy *copy)
 {
@@ -333,7 +345,8 @@ static bool copy_publish(struct copies *c, const struct copy *copy)
 		.length = wish->length};
 	struct pool *pool = copy_pool(c, copy);
 
-	if (copy_is_void(c, copy) || index_put(control->index, &entry, NULL) < 0)
+	if (!copy_is_whole(c, copy) || copy_is_void(c, copy) ||
+		index_put(control->index, &entry, NULL) < 0)
 		return false;
 	if (wish->proven)
 		(void)pool_prove(pool, &(struct pool_proven){.key = wish->key,

@@ -103,6 +103,7 @@ struct fake {
 	unsigned surplus;   /* CHANNEL_OPEN: send this many descriptors too many */
 	uint64_t staging;   /* CHANNEL_OPEN: bytes of staging memory */
 	bool bad_channels;  /* CHANNEL_OPEN: send a segment of another version */
+	bool compare_all;   /* CHANNEL_OPEN: as rail.validate = crc */
 	bool still;         /* its loop does not turn, as far as the status tells */
 	bool stall_regions; /* answer REGION_ADD only after this is false again */
 

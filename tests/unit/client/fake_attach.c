@@ -82,6 +82,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	header->magic = CHANNEL_MAGIC;
 	header->version = ABI_VERSION + f->bad_channels;
 	header->rails = FAKE_RAILS;
+	header->compare_all = f->compare_all;
 	for (unsigned r = 0; r < FAKE_RAILS; r++) {
 		ring_consumer_init(
 			&ch->ops[r], ch->base + l.op[r], OP_RING_SLOTS, sizeof(struct run_line));

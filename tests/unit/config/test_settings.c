@@ -60,6 +60,7 @@ static void constants_have_the_order_of_the_choices(void **state)
 		{"rail.validate=auto", offsetof(struct settings, rail_validate), VALIDATE_AUTO},
 		{"rail.validate=lease", offsetof(struct settings, rail_validate), VALIDATE_LEASE},
 		{"rail.validate=tail", offsetof(struct settings, rail_validate), VALIDATE_TAIL},
+		{"rail.validate=crc", offsetof(struct settings, rail_validate), VALIDATE_CRC},
 		{"soft.link=shm", offsetof(struct settings, soft_link), LINK_SHM},
 		{"soft.link=tcp", offsetof(struct settings, soft_link), LINK_TCP},
 		{"log.level=error", offsetof(struct settings, log_level), LOG_ERROR},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pages whose bytes do not have the CRC32C in their head: with verify always none is a hit, with a
- * sample as many as expected are, and each one found is reported to the engine.
+ * sample as many as expected are, and each one found is reported to the engine. An engine may have
+ * all compared.
  */
 #include <errno.h>
 
@@ -41,6 +42,17 @@ static int setup_never(void **state)
 {
 	rig_options.verify = PC_VERIFY_NEVER;
 	return setup(state);
+}
+
+/* The engine says that all are compared, the client none. */
+static int setup_engine(void **state)
+{
+	int rc = setup_never(state);
+
+	LET(compare_all, true);
+	pc_channel_close(ch);
+	assert_int_equal(pc_channel_open(pc, &ch), 0);
+	return rc;
 }
 
 static int setup_sample(void **state)
@@ -193,6 +205,20 @@ static void bytes_of_a_damaged_copy_are_not_those_of_the_next(void **state)
 	assert_int_equal(verified().verified, 0);
 }
 
+static void where_all_are_compared_a_page_without_a_crc_is_no_hit(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	fake_page(&fake, "here", FAKE_SELF, 0, PAGE_BYTES);
+	fake_page(&fake, "there", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(get_one("here", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
+	assert_int_equal(get_one("there", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
+	proven("proven", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(get_one("proven", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(verified().verified, 1);
+}
+
 static void without_verification_no_head_is_read(void **state)
 {
 	unsigned char *at = memory(1 << 20);
@@ -271,6 +297,7 @@ static void wrong_options_are_refused(void **state)
 
 #define ALWAYS(f) cmocka_unit_test_setup_teardown(f, setup_always, rig_teardown)
 #define NEVER(f) cmocka_unit_test_setup_teardown(f, setup_never, rig_teardown)
+#define ENGINE(f) cmocka_unit_test_setup_teardown(f, setup_engine, rig_teardown)
 #define SAMPLE(f) cmocka_unit_test_setup_teardown(f, setup_sample, rig_teardown)
 
 int main(void)
@@ -281,6 +308,10 @@ int main(void)
 		ALWAYS(a_damaged_page_of_this_host_is_a_miss),
 		ALWAYS(segments_are_compared_in_page_order),
 		ALWAYS(bytes_of_a_damaged_copy_are_not_those_of_the_next),
+		ENGINE(a_damaged_page_of_another_host_is_a_miss),
+		ENGINE(a_damaged_page_in_slices_is_a_miss),
+		ENGINE(a_damaged_page_of_this_host_is_a_miss),
+		ENGINE(where_all_are_compared_a_page_without_a_crc_is_no_hit),
 		NEVER(without_verification_no_head_is_read),
 		SAMPLE(a_sample_compares_the_share_that_was_chosen),
 		SAMPLE(a_sample_finds_a_damaged_page_in_the_end),

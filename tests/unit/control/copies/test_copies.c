@@ -3,6 +3,7 @@
 #define TEST_OF_COPIES
 #include "engine/control/copies/copies.h"
 
+#include "engine/abi/crc32c.h"
 #include "engine/abi/run.h"
 #include "engine/control/pages/pages_inner.h"
 #include "tests/unit/control/ctl_world.h"
@@ -213,6 +214,29 @@ static void a_page_is_read_into_a_slot_and_published(void **state)
 	page_again(&control, &(struct location){.place = e->place, .generation = e->generation},
 		EVICTED_COPY);
 	assert_int_equal(count(COUNTER_pages_copied), 0);
+}
+
+/* rail.validate = crc. The test's NIC moves nothing, so a slot has zeroes. */
+static void a_copy_with_another_crc_than_its_head_s_is_not_published(void **state)
+{
+	static const unsigned char zeroes[PAGE];
+	struct copy_wish wishes[] = {{.crc = 1, .proven = true}, {.crc = crc32c(0, zeroes, PAGE)},
+		{.crc = crc32c(0, zeroes, PAGE), .proven = true}};
+
+	(void)state;
+	settings.rail_validate = VALIDATE_CRC;
+	for (unsigned i = 0; i < 3; i++) {
+		wishes[i].key = key_of(i + 1);
+		wishes[i].from = (struct location){PEER_REF, place_make(1, i + 1), 5};
+		wishes[i].length = PAGE;
+		assert_int_equal(copies_ask(&control, &wishes[i]), OP_HIT);
+		turn();
+		assert_int_equal(serve(), 1);
+		turn();
+		assert_int_equal(here(i + 1) != NULL, i == 2);
+	}
+	assert_int_equal(count(COUNTER_copies_failed), 2);
+	settings.rail_validate = VALIDATE_AUTO;
 }
 
 static void a_slot_goes_back_only_after_the_answer(void **state)
@@ -677,6 +701,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_is_read_into_a_slot_and_published),
+		TEST(a_copy_with_another_crc_than_its_head_s_is_not_published),
 		TEST(a_slot_goes_back_only_after_the_answer),
 		TEST(a_key_that_is_removed_meanwhile_is_not_published),
 		TEST(a_clear_of_this_host_ends_copies),

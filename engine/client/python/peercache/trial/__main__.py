@@ -125,7 +125,7 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
     one = [step("bytes: one process", measure.read_bytes, engines),
            step("bytes: ib_read_bw, ib_read_lat", measure.vendor, engines),
            step("bytes: several processes", measure.processes, engines),
-           step("churn: evictions and a kill", measure.churn, engines),
+           step(report.CHURN, measure.churn, engines),
            step("churn: restart", measure.restart, engines)]
     two = [step("bytes: one process", measure.with_peer, engines, 0),
            step("bytes: the other way", measure.with_peer, engines, 1),

@@ -73,7 +73,8 @@ class Engines:
         secured = any(word.startswith(("cluster.psk_file=", "cluster.tls_dir="))
                       for word in self.trial.options.settings)
         own.append("" if secured else "cluster.security=none")
-        own.append("soft.link=tcp" if self.trial.options.peer else "")
+        own += ["soft.link=tcp" if self.trial.options.peer else "",
+                self.trial.facts.get("fallback", "")]
         for value in [*filter(None, own), *self.trial.options.settings]:
             words += ["--set", value]
         return words
@@ -98,7 +99,8 @@ class Engines:
         if not served:
             self.trial.end(keeper)
             self.keepers[i] = None
-            raise Failed(f"engine {i} does not start: {self.trial.tail(f'engine-{i}.log')}",
+            said = self.trial.tail(f"engine-{i}.log", " keeper: ")
+            raise Failed(f"engine {i} does not start: {said}",
                          f"do what the line says; engine-{i}.log of the report has all of them")
         return time.monotonic() - begun
 

@@ -186,9 +186,10 @@ class Trial:
         with open(self.path(log), encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def tail(self, log: str) -> str:
-        """The last line of a log."""
-        return (self.whole(log)[-2000:].strip().splitlines() or ["it says nothing"])[-1]
+    def tail(self, log: str, but: str = "\n") -> str:
+        """The last line of a log without `but`."""
+        lines = [line for line in self.whole(log)[-2000:].strip().splitlines() if but not in line]
+        return (lines or ["it says nothing"])[-1]
 
     def close(self) -> None:
         """Ends all programs."""

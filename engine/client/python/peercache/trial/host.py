@@ -129,6 +129,9 @@ def see_ports(trial: Trial) -> Answer:
         told.append(f"{name} {facts['link']} {facts['rate']}, firmware {facts['firmware']}, PCIe "
                     f"{pcie}, {len(facts['gids'])} GIDs"
                     + (f" (unknown: {', '.join(unknown)})" if unknown else ""))
+        if facts["gids"] and not facts["gids"][0]["gid"].startswith("fe80"):
+            told[-1] += (f"; GID {facts['gids'][0]['index']} is {facts['gids'][0]['gid']}, not the "
+                         "link-local one: an index that was written down may name another address")
         if facts["state"] and "ACTIVE" not in facts["state"]:
             wrong.append(f"{name} is {facts['state']}")
         if facts["pcie_width"] != facts["pcie_width_max"]:

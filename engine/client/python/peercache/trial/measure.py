@@ -64,7 +64,7 @@ def bench(trial: Trial, engines: Engines, *words: str, log: str = "bench.log") -
     found["wall_s"] = wall
     if found.get("wrong"):
         raise Failed(f"{found['wrong']} pages had WRONG BYTES", "do not go on with this setup: "
-                     "send us the report; rail.validate=tail reads page heads after the payload")
+                     "send us the report; rail.validate=crc compares each page with its CRC32C")
     return found
 
 

@@ -25,13 +25,23 @@ from peercache.trial.frame import Refused, Trial
 # A "no" of these means: pages may be wrong, or none moves.
 GATES = ("engines", "bytes", "churn")
 NEEDED = ("engines", "bytes: one process")  # without a "yes" of them nothing is known
+CHURN = "churn: evictions and a kill"
 LIMIT = 8 << 20  # bytes of one log in the archive: its end
+
+
+def cured(trial: Trial) -> list[dict[str, Any]]:
+    """The experiments that failed and that the setting makes harmless with which the engines
+    ran: pages were read beside evictions, and none was wrong."""
+    fallback = trial.facts.get("fallback")
+    if not fallback or not any(s["name"] == CHURN and s["answer"] == "yes" for s in trial.steps):
+        return []
+    return [s for s in trial.steps if s["answer"] == "no" and fallback in s["do"]]
 
 
 def verdict(trial: Trial) -> list[str]:
     """The first lines of the report: whether to go on, and why."""
-    steps = trial.steps
-    gate = [s for s in steps if s["answer"] == "no" and (
+    steps, mended = trial.steps, cured(trial)
+    gate = [s for s in steps if s["answer"] == "no" and s not in mended and (
         s["name"].startswith(GATES) or s["name"] == "card" or needed(s))]
     other = [s for s in steps if s["answer"] == "no" and s not in gate]
     if gate:
@@ -42,6 +52,9 @@ def verdict(trial: Trial) -> list[str]:
         lines = ["Go on: NOT KNOWN. " + ("; ".join(
             f"{s['name']}: {s['text']}" for s in steps if needed(s) and s["answer"] != "yes") or
             f"Not all of it ran: card, {', '.join(NEEDED)}.")]
+    elif mended:
+        lines = [f"Go on: ONLY with {trial.facts['fallback']} on all hosts with this card. The "
+                 "engines had it, and no page was wrong. Send us the report."]
     elif trial.options.devices == ["soft"]:
         lines = ["Go on: NOT KNOWN. No ConnectX was examined: the engines had the software NIC."]
     elif host.pretended():
@@ -65,7 +78,8 @@ def needed(step: dict[str, Any]) -> bool:
 
 def measured(trial: Trial) -> bool:
     """Were pages read, and was everything tried that wrong pages could come from?"""
-    answers = {s["name"]: s["answer"] for s in trial.steps if needed(s)}
+    mended = cured(trial)
+    answers = {s["name"]: "yes" if s in mended else s["answer"] for s in trial.steps if needed(s)}
     tried = trial.options.devices == ["soft"] or answers.keys() - set(NEEDED)
     return bool(tried) and answers.keys() >= set(NEEDED) and set(answers.values()) == {"yes"}
 

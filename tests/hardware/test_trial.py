@@ -21,7 +21,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster")]
 import harness  # noqa: E402
 
 sys.path.insert(0, os.path.join(harness.BUILD, "engine/client/python"))
-from peercache.trial import claims, frame, report  # noqa: E402
+from peercache.trial import claims, frame, measure, report  # noqa: E402
 
 
 class TrialTest(unittest.TestCase):
@@ -202,6 +202,12 @@ class Both(TrialTest):
 
 
 class Said(unittest.TestCase):
+    def test_memory_of_an_engine_is_added_up_by_node(self):
+        maps = ("7f00 bind:0 file=/memfd:peercache-pool\\040(deleted) dirty=3 N0=2 N1=1 "
+                "kernelpagesize_kB=2048\n7f01 default heap anon=1 N1=1 kernelpagesize_kB=4\n"
+                "7f02 default file=/memfd:peercache-heads dirty=4 N0=4 kernelpagesize_kB=4\n")
+        self.assertEqual(measure.bytes_by_node(maps), {"0": (4 << 20) + 16384, "1": 2 << 20})
+
     def test_pages_quote_the_figures_of_the_claims(self):
         for claim in claims.CLAIMS:
             self.assertTrue(claim.quotes)

@@ -21,7 +21,6 @@ from peercache.trial.frame import Answer, Refused, Step, Stopped, Trial, take_lo
 BY_HAND = (
     ("ports: taken down and up", "ip link set DEV down while peercache-bench get --timeline runs"),
     ("cores: what interrupts them", "read the kernel's tracer osnoise or hwlat on these cores"),
-    ("pools: NUMA nodes", "read numa_maps of the engine's process in proc"),
     ("SGLang: hits, time to the first token", "run peercache-bench served with two servers"))
 ROOM = 64 << 20  # bytes that the folder of the report must have free
 EPILOG = """\
@@ -141,6 +140,7 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
             step("engines", measure.start, engines),
             *(two if trial.options.peer else one),
             step("cores: gaps", measure.cores, engines),
+            step("pools: NUMA nodes", measure.pools, engines),
             step("ports: counters after", host.count_after),
             *(step(name, by_hand, do) for name, do in BY_HAND),
             step("claim", claims.judge),

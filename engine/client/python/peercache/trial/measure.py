@@ -4,6 +4,7 @@
 Every page is one of `peercache-bench`, which knows its bytes: a wrong one is "no" and ends it.
 """
 
+import glob
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import time
 from typing import Any, Optional
 
+from peercache.trial import host
 from peercache.trial.engines import Engines, free_port
 from peercache.trial.frame import Answer, Failed, Trial, Unknown
 
@@ -279,6 +281,41 @@ def cores(trial: Trial, engines: Engines) -> Answer:
                       "engines,bytes,cores", found)
     return Answer("no" if gaps else "yes", text, "read the findings of the doctor on interrupts "
                   "and moved tasks" if gaps else "", found)
+
+
+def bytes_by_node(numa_maps: str) -> dict[str, int]:
+    """Bytes of an engine's shared memory on each NUMA node."""
+    found: dict[str, int] = {}
+    for line in numa_maps.splitlines():
+        size = re.search(r"kernelpagesize_kB=(\d+)", line)
+        if "/memfd:peercache" in line and size:
+            for node, pages in re.findall(r" N(\d+)=(\d+)", line):
+                found[node] = found.get(node, 0) + int(pages) * int(size[1]) * KIB
+    return found
+
+
+def pools(trial: Trial, engines: Engines) -> Answer:
+    """Is the engines' memory on the NUMA nodes of their NICs?"""
+    engines.need()
+    rows, far = [], 0
+    for i in range(engines.count):
+        text = host.read(f"/proc/{engines.status(i)['pid']}/numa_maps")
+        if text is None:
+            raise Unknown("numa_maps of the engine cannot be read", "run the trial as root")
+        near = {host.read(host.CLASS, name, "device", "numa_node") or "?"
+                for name in engines.devices[i].split(",")}
+        lies = bytes_by_node(text)
+        far += sum(n for node, n in lies.items() if node not in near)
+        rows.append({"nics": sorted(near), "bytes": lies})
+    said = "; ".join(f"NICs of node {', '.join(row['nics'])}: " + ", ".join(
+        f"{n >> 20} MiB on node {node}" for node, n in sorted(row["bytes"].items()))
+        for row in rows)
+    if len(glob.glob("/sys/devices/system/node/node[0-9]*")) < 2:
+        raise Unknown(f"no hardware for it: this host has one NUMA node; {said}")
+    if far * 100 > sum(sum(row["bytes"].values()) for row in rows):
+        return Answer("no", said, "free memory on the NICs' nodes before the engine starts, or "
+                      "reserve huge pages there", rows)
+    return Answer("yes", said, data=rows)
 
 
 # ---- the vendor's tools ------------------------------------------------------------------------

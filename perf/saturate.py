@@ -25,6 +25,7 @@ POOL_BYTES = 2 << 30                             # pools of all rails together
 SIZES = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
 RAILS = [1, 2, 4, 8]
 CLIENTS = [1, 2, 4]
+PROCESSES = [1, 2, 4, 8, 16]
 RATES = [25, 50, 100, 200, 400]
 BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
 TRIES = 5  # of a measurement
@@ -249,6 +250,24 @@ def rates(result, rounds, seconds):
                   {"engine": ratios, "ceiling": [1] * len(RATES)})
 
 
+def processes(result, counts, seconds):
+    """Several client processes, each with a session of its own, stream over the same 8 rails."""
+    ratios = []
+    with Engines(8) as engines:
+        for count in counts:
+            row = engines.stream(128 << 10, 4, seconds, count, ["--processes"])
+            ratios.append(row["gbps"] / engines.ceiling)
+            result.figure(f"8 x 400G, 128 KiB, {count} process(es) streaming batches of 32: poll "
+                          "cores / ceiling", ratios[-1], "ratio", "modelled, charged; the "
+                          f"processes share {len(engines.cores or []) or os.cpu_count()} hardware "
+                          f"thread(s), {CORES} poll core(s), busy {row['busy']:.0%}, p99 "
+                          f"of a batch {row['p99_us']:.0f} us", (">=", 0.95) if count == 4 else
+                          None)
+    result.series("saturate-processes", "8 rails, 128 KiB, processes streaming batches of 32",
+                  "processes", "part of the ceiling (modelled)", counts,
+                  {"engine": ratios, "ceiling": [1] * len(counts)})
+
+
 def small_pages(result, rounds, seconds):
     """One rail, 4 KiB pages: the rate, and the component that limits it."""
     with Engines(1, qps=8) as engines:
@@ -352,6 +371,7 @@ def main():
     small_pages(result, rounds, seconds)
     against_bare(result, [128 << 10] if options.quick else BARE, rounds, seconds)
     if not options.quick:
+        processes(result, PROCESSES, seconds)
         grid(result, 0.5)
     result.note(f"Modelled: {GBPS}G RoCE v2 ports, MTU {MTU}, {HEADER} bytes of headers and gap "
                 f"per packet, RTT {RTT_NS} ns, 16 READs and 2.5 M messages/s per queue pair. "

@@ -6,14 +6,15 @@
  * channel and its own destinations.
  *
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
- *          [--anywhere] [--clock FILE]
+ *          [--anywhere] [--clock FILE] [--processes]
  *
  * With --in-flight 1 a batch is alone, and its time is the latency. Prints one line of JSON. In it,
  * model_* is by the clock of the modelled ports if --clock names the engine's test.clock_file, else
  * by this machine's clock. client_busy is the part of the threads' time that delivered pages.
  * --verify compares one page per batch; exit status 1 means that one was wrong. Misses are only
  * counted. Pages are read in the order in which they were stored; with --anywhere they are stored
- * in another order, so that those of a batch lie far apart in the pools.
+ * in another order, so that those of a batch lie far apart in the pools. --processes: each client
+ * is a process with a session of its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/client/attach/attach.h"
@@ -40,7 +42,7 @@ static struct options {
 	uint64_t page_bytes, pages, seed;
 	unsigned batch, in_flight, threads;
 	double seconds;
-	bool verify, anywhere;
+	bool verify, anywhere, processes;
 } options = {.page_bytes = 128u << 10,
 	.pages = 512,
 	.batch = 32,
@@ -72,7 +74,7 @@ struct client {
 	pthread_t thread;
 };
 
-static pthread_barrier_t ready;
+static pthread_barrier_t *ready; /* of all clients, also in other processes */
 
 static void pages_make(struct client *c)
 {
@@ -257,7 +259,7 @@ static void *work(void *argument)
 	struct client *c = argument;
 
 	stream(c, WARM_SECONDS);
-	pthread_barrier_wait(&ready);
+	pthread_barrier_wait(ready);
 	stream(c, options.seconds);
 	return NULL;
 }
@@ -314,7 +316,7 @@ static void parse(int argc, char **argv)
 	static const struct option names[] = {{"page-bytes", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
 		{"in-flight", 1, 0, 'f'}, {"threads", 1, 0, 't'}, {"seconds", 1, 0, 's'},
 		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {"anywhere", 0, 0, 'a'},
-		{"clock", 1, 0, 'c'}, {0}};
+		{"clock", 1, 0, 'c'}, {"processes", 0, 0, 'r'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -335,6 +337,7 @@ static void parse(int argc, char **argv)
 		case 'v': options.verify = true; break;
 		case 'a': options.anywhere = true; break;
 		case 'c': clock_map(optarg); break;
+		case 'r': options.processes = true; break;
 		default: die("unknown option; the options are listed at the top of perf/stream.c");
 		}
 	}
@@ -345,9 +348,55 @@ static void parse(int argc, char **argv)
 	options.seed = now_ns();
 }
 
+/* One client, in a process of its own. */
+static void process_run(struct client *c, const char *socket)
+{
+	struct pc *near = open_session(socket, "stream");
+
+	client_open(c, near);
+	work(c);
+	client_close(c);
+	pc_close(near);
+	_exit(0);
+}
+
+static void clients_run(struct client *clients, struct pc *near, const char *socket)
+{
+	int status;
+
+	for (unsigned i = 0; i < options.threads; i++) {
+		pid_t pid = options.processes ? fork() : 0;
+
+		if (options.processes && pid == 0)
+			process_run(&clients[i], socket);
+		if (!options.processes)
+			client_open(&clients[i], near);
+		if (pid < 0 || (!options.processes &&
+				       pthread_create(&clients[i].thread, NULL, work, &clients[i])))
+			die("cannot start client %u", i);
+	}
+	for (unsigned i = 0; i < options.threads; i++) {
+		if (!options.processes)
+			pthread_join(clients[i].thread, NULL);
+		else if (wait(&status) < 0 || status)
+			die("a process of a client ended with %d", status);
+	}
+}
+
+/* Memory that this process shares with its children. */
+static void *shared(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		die("out of memory");
+	return at;
+}
+
 int main(int argc, char **argv)
 {
 	const char *socket[SOCKETS_MAX];
+	pthread_barrierattr_t between;
 	struct client *clients;
 	struct pc *near, *far;
 	unsigned sockets;
@@ -359,22 +408,16 @@ int main(int argc, char **argv)
 	parse_crc(options.verify ? "sample" : "never");
 	near = open_session(socket[0], "stream");
 	far = sockets > 1 ? open_session(socket[sockets - 1], "stream") : near;
-	clients = calloc(options.threads, sizeof(*clients));
-	if (!clients)
-		die("out of memory");
+	clients = shared(options.threads * sizeof(*clients));
+	ready = shared(sizeof(*ready));
 	preload(far);
-	pthread_barrier_init(&ready, NULL, options.threads);
-	for (unsigned i = 0; i < options.threads; i++) {
-		client_open(&clients[i], near);
-		if (pthread_create(&clients[i].thread, NULL, work, &clients[i]))
-			die("cannot start thread %u", i);
-	}
-	for (unsigned i = 0; i < options.threads; i++)
-		pthread_join(clients[i].thread, NULL);
+	pthread_barrierattr_init(&between);
+	pthread_barrierattr_setpshared(&between, PTHREAD_PROCESS_SHARED);
+	pthread_barrier_init(ready, &between, options.threads);
+	clients_run(clients, near, socket[0]);
 	status = report(clients);
-	for (unsigned i = 0; i < options.threads; i++)
+	for (unsigned i = 0; i < options.threads && !options.processes; i++)
 		client_close(&clients[i]);
-	free(clients);
 	forget(far);
 	if (far != near)
 		pc_close(far);

@@ -52,11 +52,13 @@ class Saturate(harness.ClusterTest):
 
     def test_bytes_are_right_over_a_modelled_link(self):
         engines = self.start(2, settings=["rail.devices=soft,soft", "soft.model=400G,rtt=50us"])
-        status, out, err = harness.finish(harness.tool(
-            "perf/stream", "--page-bytes", 300000, "--pages", 64, "--seconds", "0.5", "--verify",
-            sockets=engines.sockets))
-        self.assertEqual(status, 0, out + err)
-        self.assertEqual(json.loads(out)["wrong"], 0)
+        for more in ([], ["--threads", 2, "--processes"]):
+            status, out, err = harness.finish(harness.tool(
+                "perf/stream", "--page-bytes", 300000, "--pages", 64, "--seconds", "0.5",
+                "--verify", *more, sockets=engines.sockets))
+            self.assertEqual(status, 0, out + err)
+            self.assertEqual(json.loads(out)["wrong"], 0)
+            self.assertGreater(json.loads(out)["pages_per_s"], 0)
         self.stop_cleanly(engines)
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import harness
@@ -22,7 +23,13 @@ UNSHARE = ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--uts", "--
 # $1: the folder of the units. systemd-sysusers makes the user in copies of passwd and group.
 INSIDE = """
 set -e
+mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/folder
+mount --bind "$1" /run/folder
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mkdir -p "$1"
+mount --bind /run/folder "$1"
 mount -t tmpfs tmpfs /var/lib
 mkdir -p /run/systemd/system /run/users/etc
 umount -R /sys/fs/cgroup || true
@@ -74,6 +81,7 @@ class Systemd(unittest.TestCase):
         text = self.unit().replace("[Unit]", "[Unit]\nDefaultDependencies=no")
         text = re.sub("(?m)^(After|Wants)=network-online.target\n", "", text)
         text = re.sub("(?m)^ExecStart=.*", "ExecStart=" + " ".join(command), text)
+        text = re.sub(r"\S+/peercachectl", harness.program("tools/peercachectl"), text)
         text = re.sub("(?m)^WatchdogSec=.*", f"WatchdogSec={WATCHDOG_SECONDS}", text)
         text = text.replace("[Service]", f"[Service]\nStandardError=append:{self.log_path}\n"
                                          f"BindReadOnlyPaths={self.folder}")
@@ -164,6 +172,7 @@ class Systemd(unittest.TestCase):
             harness.wait_for(lambda: (self.pid() or before) != before, 60, "the next one serves")
             harness.wait_for(lambda: self.kept("find")["read"] == PAGES, 60, "all pages")
         self.assertEqual(self.log().count(f"has {PAGES} pages of the engine before"), 5)
+        self.assertNotIn("drain: ", self.log())  # its pages stay
 
     def test_the_engine_has_no_privilege(self):
         self.serve()
@@ -224,7 +233,12 @@ class Systemd(unittest.TestCase):
 
     def test_a_stopped_engine_stays_stopped_when_a_client_comes(self):
         self.serve()
+        self.assertEqual(self.kept("set")["hit"], PAGES)
+        began = time.monotonic()
         self.assertEqual(self.systemctl("stop", UNIT).returncode, 0)
+        # it offers its pages; alone, it does not wait
+        self.assertLess(time.monotonic() - began, 20 * harness.SLOW)
+        self.assertIn(f"drain: {PAGES} pages are offered to 0 hosts", self.log())
         self.assertIsNone(self.pid())
         self.assertEqual(self.state(), "inactive")
         self.assertFalse(os.path.exists(self.socket))

@@ -8,8 +8,10 @@
 #include "tests/sim/faults.h"
 
 #include "engine/control/conns/conns.h"
+#include "engine/control/copies/copies.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/loop.h"
+#include "tests/sim/copier.h"
 #include "tests/sim/nic.h"
 #include "tests/sim/paths.h"
 #include "tests/sim/run.h"
@@ -465,6 +467,69 @@ static void clear_disks(void)
 	clears();
 }
 
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* Clients prefetch pages meanwhile. */
+static void copies_load(uint64_t ns)
+{
+	for (uint64_t t = 0; t < ns; t += 2 * SIM_MS) {
+		unsigned i = one_of(world.nodes);
+
+		for (unsigned k = 0; k < 16; k++)
+			if (world.node[i].running && !world.node[i].stopped)
+				copier_wish(i, load_page());
+		load(2 * SIM_MS);
+	}
+}
+
+/* A node's pages are offered to the others, for this time. */
+static void drained(unsigned i, uint64_t ns)
+{
+	world.current = i;
+	copies_drain(&world.node[i].control, ns);
+}
+
+/*
+ * Copies that clients request, of hot pages and of drained hosts, beside removals, evictions and
+ * clears; first without a fault, then with holders and readers that are away.
+ */
+static void copies(void)
+{
+	uint64_t was = copier_made();
+
+	truth_calm(true);
+	copies_load(4 * SIM_S);
+	drained(0, SIM_S);
+	copies_load(SIM_S);
+	drained(0, 0);
+	truth_calm(false);
+	check(copier_made() > was + 100, "copies are made");
+	for (unsigned times = 0; times < 3; times++) {
+		unsigned i = one_of(world.nodes),
+			 by = (i + 1 + one_of(world.nodes - 1)) % world.nodes;
+
+		drained(i, 2 * SIM_S);
+		copies_load(100 * SIM_MS);
+		if (one_of(2)) {
+			while (truth_open_calls())
+				world_run(world.now_ns + SIM_MS);
+			clear_by(by);
+			copies_load(200 * SIM_MS);
+		}
+		end(i, (enum ending)one_of(END_POWER));
+		copies_load(one_of(2) ? 200 * SIM_MS : 2 * DEAD_NS);
+		load_none(i, true); /* until it knows of the clear */
+		again(i);
+		while (!aware(i))
+			copies_load(2 * SIM_MS);
+		load_none(i, false);
+		copies_load(AFTER_NS);
+		frozen(by, SIM_S / 2);
+	}
+	copies_load(AFTER_NS);
+	pass(15 * SIM_S); /* offers that were lost */
+}
+
 /* ---- more ------------------------------------------------------------------------------------ */
 
 static void calm(void)
@@ -583,6 +648,8 @@ const struct scenario faults[] = {
 		PAGES_FAULT},
 	{"kill9", "engines are killed and started again, with their pages and shards", kill_warm,
 		PAGES_FAULT},
+	{"copies", "pages are copied beside removals and clears, then holders are away", copies,
+		PAGES_FAULT},
 	{"copying", "engines are killed while their clients write into slots", copying,
 		PAGES_FAULT},
 	{"cold", "engines are killed and started again without memory", cold, PAGES_FAULT},
@@ -631,6 +698,7 @@ void fault_run(void (*fault)(void))
 	uint64_t pages = (fault_is_of_rails(fault) ? FAULT_USED : FAULT_PAGES) * world.nodes;
 
 	world.keeper = true;
+	world.copies = fault == copies;
 	nics_open();
 	entries = fault == dropped ? 64 * 1024u
 		  : fault == full  ? FAULT_SLOTS * replicas

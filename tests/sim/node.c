@@ -21,6 +21,7 @@
 #include "engine/control/clients/clients.h"
 #include "tests/sim/channel.h"
 #include "tests/sim/client.h"
+#include "tests/sim/copier.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/keeper.h"
 #include "tests/sim/nic.h"
@@ -317,6 +318,7 @@ static void clients_begin(unsigned i)
 	if (ctl_open(control) < 0 || promote_open(control) < 0 || tier_open(control) < 0 ||
 		warm_begin(control) < 0)
 		abort();
+	copier_open(i);
 	channel_open(i);
 }
 
@@ -327,6 +329,7 @@ static void clients_end(unsigned i)
 	int64_t clock_ns = world.node[i].clock_ns;
 
 	channel_close(i);
+	copier_close(i);
 	warm_end(control);
 	tier_close(control);
 	world.node[i].clock_ns = clock_ns; /* the time of the stop is that of no other event */
@@ -366,7 +369,8 @@ void node_turn(unsigned i)
 		return;
 	if (control->ctl) {
 		client_turn_begin(i);
-		while (rails_turn(i) + tier_turn(control) + ctl_turn(control) + clear_turn(control))
+		while (rails_turn(i) + tier_turn(control) + copier_turn(i) + ctl_turn(control) +
+			clear_turn(control))
 			;
 		client_turn_end(i);
 	}

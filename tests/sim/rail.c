@@ -12,6 +12,7 @@
 #include "dv/layout.h"
 #include "engine/control/conns/conns.h"
 #include "engine/rail/rail.h"
+#include "tests/sim/copier.h"
 #include "tests/sim/nic.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
@@ -53,7 +54,7 @@ struct wanted {
 
 struct rail {
 	struct thing thing; /* first; of the event that takes commands */
-	unsigned node;
+	unsigned node, number;
 	struct rail_command command[COMMANDS_MAX];
 	unsigned commands;
 	STAILQ_HEAD(, event_sent) events;
@@ -664,7 +665,9 @@ static void command_obey(struct rail *rail, const struct rail_command *command)
 	case RAIL_CONN_DROP: conn_drop(conn_of(rail, command->object)); break;
 	case RAIL_CONN_RETIRE: conn_retire(conn_of(rail, command->object)); break;
 	case RAIL_LOST: rail_lose(rail); break;
-	default: abort(); /* sessions are not simulated */
+	case RAIL_CHANNEL_ADD: copier_channel(rail->node, rail->number, command->object); break;
+	case RAIL_REGION_ADD: break; /* the copier's: it knows the pools */
+	default: abort();            /* sessions are not simulated */
 	}
 }
 
@@ -745,6 +748,7 @@ void rails_open(unsigned node)
 		if (!rail)
 			abort();
 		rail->node = node;
+		rail->number = i;
 		STAILQ_INIT(&rail->events);
 		LIST_INIT(&rail->conns);
 		LIST_INIT(&rail->wanted);

@@ -224,7 +224,7 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"no-room", "no-show", "lost-return", "no-quarantine", "no-tombstone", "unread",
 	"disk-untold", "no-recovery", "error-is-ok", "lost-write", "qp-reused", "unproven",
 	"kept-conn", "deaf-port", "lost-qp", "kept-qps", "kept-stuck", "no-stall", "no-epoch",
-	"open-door", "deaf-epoch", "lost-epochs", "no-sweep"};
+	"open-door", "deaf-epoch", "lost-epochs", "no-sweep", "late-copy"};
 
 static int usage(int status)
 {

@@ -21,7 +21,7 @@ SCENARIOS = ("calm", "clear", "cleardisk",
              "term", "kill9", "copying", "cold", "freeze", "cutlink", "flaplink", "split",
              "upgrade", "full", "dropped", "mixture",
              "spill", "diskstart", "diskpower", "diskfail",
-             "ports", "handshake", "apart", "nics")
+             "ports", "handshake", "apart", "nics", "copies")
 MORE = (7, 9, 10)  # for planted mistakes that these do not find
 # scenario, seed: runs that have found faults of the engine
 FOUND = (("diskpower", 3),)
@@ -59,7 +59,8 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("clear", "open-door", ("removed page is found",)),
            ("clear", "deaf-epoch", ("a clear reaches each host",)),
            ("cleardisk", "lost-epochs", ("a clear reaches each host",)),
-           ("clear", "no-sweep", ("cleared page was not swept",)))
+           ("clear", "no-sweep", ("cleared page was not swept",)),
+           ("copies", "late-copy", ("removed page is found", "removed page came back")))
 
 
 def command_of(program, scenario, seed, *more):

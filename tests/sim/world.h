@@ -83,6 +83,7 @@ enum mutant {
 	MUTANT_DEAF_EPOCH,    /* epochs of other engines are not merged */
 	MUTANT_LOST_EPOCHS,   /* an engine forgets its epochs when it ends */
 	MUTANT_NO_SWEEP,      /* pages of before a clear stay */
+	MUTANT_LATE_COPY,     /* a copy of a page is published although it was removed meanwhile */
 	MUTANTS,
 };
 
@@ -114,6 +115,7 @@ struct world {
 	unsigned nodes, current;
 	enum mutant mutant;
 	bool keeper;             /* engines have a keeper, and with it pools and clients */
+	bool copies;             /* engines copy pages of each other */
 	unsigned stopped_writer; /* 1 + node: its clients stop while they write a page; 0: none */
 	double loss;
 	uint64_t driver_ns; /* longest time of a call of a NIC's driver */

@@ -37,8 +37,8 @@ struct ctl_run {
 	const char *record; /* file */
 	bool gets;
 	uint64_t seconds, max_bytes;
-	uint64_t drain_seconds;
-	int64_t ttl_s; /* of quota; -1: not given */
+	uint64_t drain_seconds, drain_pid; /* pid 0: any */
+	int64_t ttl_s;                     /* of quota; -1: not given */
 	/* of put, get, exists, match, rm and clear; the others open it, if they need one */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists, match and rm */

@@ -54,6 +54,9 @@ int ctl_drain(struct ctl_run *ctl)
 	unsigned looks = 0;
 	int64_t unfit;
 
+	if (ctl->drain_pid && json_number(report, "pid") != (int64_t)ctl->drain_pid)
+		die("the engine that serves this socket has pid %lld, not %llu: give the socket of that one (--socket)",
+			(long long)json_number(report, "pid"), (unsigned long long)ctl->drain_pid);
 	signal_send(report, (unsigned)ctl->drain_seconds);
 	do {
 		json_object_put(report);

@@ -63,6 +63,7 @@ static const char help[] =
 	"                       and clear: 60000)\n"
 	"  --string S           put: store this string\n"
 	"  --deadline T         drain: end after this time, such as 60s (default 60s)\n"
+	"  --pid N              drain: only if the engine has this process id\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --cluster            clear: of all hosts\n"
 	"  --ttl SECONDS        quota: pages of the group are gone after this time\n"
@@ -370,8 +371,8 @@ int main(int argc, char **argv)
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
 		{"record", 1, NULL, 'R'}, {"seconds", 1, NULL, 'T'}, {"max-bytes", 1, NULL, 'M'},
 		{"gets", 0, NULL, 'G'}, {"deadline", 1, NULL, 'D'}, {"ttl", 1, NULL, 't'},
-		{"namespace-secret-file", 1, NULL, 'n'}, {"help", 0, NULL, 'h'},
-		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"pid", 1, NULL, 'P'}, {"namespace-secret-file", 1, NULL, 'n'},
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {.name_space = "peercachectl",
 		.timeout_ms = 5000,
 		.restart_ms = 60000,
@@ -412,6 +413,7 @@ int main(int argc, char **argv)
 			ctl.max_bytes = parse_size("--max-bytes", optarg, 4096, 1ull << 40);
 			break;
 		case 'G': ctl.gets = true; break;
+		case 'P': ctl.drain_pid = parse_number("--pid", optarg, 2, 1u << 22); break;
 		case 'D': ctl.drain_seconds = parse_seconds("--deadline", optarg); break;
 		case 't': ctl.ttl_s = (int64_t)parse_number("--ttl", optarg, 0, 31536000); break;
 		case 'n': secret_file = optarg; break;

@@ -33,7 +33,6 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 	const struct member *member = link->member;
 
 	epochs_heard(control, hello);
-	copies_peer_leaves(control, member->record.peer, false);
 	directory_link_up(control, member->record.peer);
 	if (control->conns)
 		conns_link_up(control, member->record.ref);
@@ -89,7 +88,8 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 
 	switch (m->body_case) {
 		/* members */
-		SERVE(HEARTBEAT, member_heartbeat(control, link, m->heartbeat));
+		SERVE(HEARTBEAT, copies_serve_heartbeat(control, link, m->heartbeat) &&
+					 member_heartbeat(control, link, m->heartbeat));
 		SERVE(MEMBER_NEWS, member_news(control, link, m->member_news));
 		SERVE(LIST_ASK, member_list_ask(control, link, m->list_ask));
 		SERVE(LIST_PAGE, member_list_page(control, link, m->list_page));

@@ -234,6 +234,7 @@ class Systemd(unittest.TestCase):
     def test_a_stopped_engine_stays_stopped_when_a_client_comes(self):
         self.serve()
         self.assertEqual(self.kept("set")["hit"], PAGES)
+        harness.wait_for(lambda: self.state() == "active", 60, "systemd knows that it serves")
         began = time.monotonic()
         self.assertEqual(self.systemctl("stop", UNIT).returncode, 0)
         # it offers its pages; alone, it does not wait

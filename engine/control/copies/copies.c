@@ -79,6 +79,7 @@ struct copies {
 	struct evict_class *class;
 	uint64_t stuck_ns;  /* since then no copy has got a slot that needed one; 0: it got one */
 	uint64_t rate;      /* beside clients, bytes a second */
+	uint64_t rated_ns;  /* when it was computed */
 	uint64_t next_ns;   /* when the next READ may begin then */
 	uint64_t beside_ns; /* when a client was seen to READ last */
 	bool beside;        /* a client READs */
@@ -168,19 +169,6 @@ static int rings_open(struct copies *c, unsigned rail)
 }
 static_assert(sizeof(struct run_line) % 64 == 0 && DONE_RING_SLOTS % 4 == 0, "whole lines");
 
-/* The rate beside clients: as set, but no more than a share of what the NICs carry. */
-static uint64_t rate_beside(const struct control *control)
-{
-	uint64_t rate = (uint64_t)control->settings->copies_mib_per_second << 20, share = 0;
-	struct dv_attributes nic;
-
-	for (unsigned i = 0; i < control->rails; i++) {
-		dv_attributes(control->rail[i].device, &nic);
-		share += nic.bits_per_second / 8 / COPIES_BESIDE_SHARE;
-	}
-	return share && share < rate ? share : rate;
-}
-
 /* Gives the rails the copier's channel, when the first copy is requested. */
 static int copies_join(struct copies *c)
 {
@@ -202,7 +190,6 @@ static int copies_join(struct copies *c)
 		c->rail[i]->has = outbox_send(control, i, &add);
 		c->left += c->rail[i]->has;
 	}
-	c->rate = rate_beside(control);
 	c->joined = true;
 	return 0;
 }
@@ -568,12 +555,30 @@ static bool pace_allows(struct copies *c, uint32_t bytes, uint64_t now_ns)
 	return !c->beside || now_ns >= c->next_ns;
 }
 
+/* Bytes a second beside clients. What NICs carry may change. */
+static uint64_t pace_rate(struct copies *c, uint64_t now_ns)
+{
+	uint64_t set = (uint64_t)c->control->settings->copies_mib_per_second << 20, bits = 0;
+	struct dv_attributes nic;
+
+	if (set || (c->rate && now_ns - c->rated_ns < COPIES_RATED_NS))
+		return set ? set : c->rate;
+	for (unsigned i = 0; i < c->control->rails; i++) {
+		dv_attributes(c->control->rail[i].device, &nic);
+		bits += nic.bits_per_second;
+	}
+	c->rated_ns = now_ns;
+	c->rate = bits / 8 / COPIES_BESIDE_SHARE ? bits / 8 / COPIES_BESIDE_SHARE : COPIES_RATE;
+	return c->rate;
+}
+
 /* A copy begins. A loop that came late makes up for COPIES_LATE_NS at most. */
 static void pace_charge(struct copies *c, uint32_t bytes, uint64_t now_ns)
 {
 	bool late = !c->beside || c->next_ns + COPIES_LATE_NS < now_ns;
 
-	c->next_ns = (late ? now_ns : c->next_ns) + (uint64_t)bytes * 1000000000 / c->rate;
+	c->next_ns =
+		(late ? now_ns : c->next_ns) + (uint64_t)bytes * 1000000000 / pace_rate(c, now_ns);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@ struct copy_offer;
 struct rpc_link;
 struct Pc__Offer;
 struct Pc__Offered;
+struct Pc__Heartbeat;
 struct Pc__Touch;
 
 /* Pages that wait for their copy, at most, and bytes, as a share of the pools. */
@@ -29,8 +30,10 @@ struct Pc__Touch;
 /* Bytes of them: while no client of this host READs, and beside one. A single page may be longer */
 #define COPIES_FLIGHT_BYTES (4u << 20)
 #define COPIES_BESIDE_BYTES (256u << 10)
-/* the same: of the rate of the NICs, if it is known */
+/* the same, without copies.mib_per_second: part of the rate of the NICs; if that is not known */
 #define COPIES_BESIDE_SHARE 50u
+#define COPIES_RATE (1ull << 30)
+#define COPIES_RATED_NS 10000000000ull /* how long the rate of the NICs is believed */
 /* a client READs as long as a READ of one was in flight this long ago */
 #define COPIES_BESIDE_NS 10000000ull
 #define COPIES_LATE_NS 1000000ull     /* what is made up for, at most */
@@ -113,6 +116,9 @@ void copies_link_down(struct control *control, const struct rpc_link *link);
  * nothing is offered to it.
  */
 void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves);
+/* Message of another engine: whether it is drained. */
+bool copies_serve_heartbeat(
+	struct control *control, struct rpc_link *link, const struct Pc__Heartbeat *m);
 
 enum drain_state { DRAIN_NONE, DRAIN_RUNNING, DRAIN_DONE };
 struct drain_counts {

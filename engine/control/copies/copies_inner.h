@@ -13,8 +13,7 @@ struct copy_offer; /* pages that another host has offered: drain.c */
 #define OFFER_PAGES_MAX 64u
 /* in the serial of an Offer: its pages were stored (storage.c), and this host is not drained */
 #define OFFER_STORED (1ull << 63)
-#define OFFER_HOT (1ull << 62)   /* the same: hot.c; the answer is not used */
-#define OFFER_ENDED (1ull << 61) /* the same: the drain has ended; no pages */
+#define OFFER_HOT (1ull << 62) /* the same: hot.c; the answer is not used */
 
 /* Describes a page as it is now. False: it has gone. */
 bool offer_page_describe(

@@ -116,6 +116,12 @@ void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves)
 	shm_store64(word, leaves ? *word | bit : *word & ~bit);
 }
 
+bool copies_serve_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *m)
+{
+	copies_peer_leaves(control, link->member->record.peer, m->drained);
+	return true;
+}
+
 void offer_copy_ended(struct control *control, struct copy_offer *offer, uint32_t page, bool made)
 {
 	if (!made)
@@ -154,8 +160,6 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 
 	if (!offer_fits(link, m))
 		return false;
-	if (!m->stored && !m->hot)
-		copies_peer_leaves(control, link->member->record.peer, !m->ended);
 	drain_counts(control, &drain);
 	if (m->hot && (!control->hot || drain.state != DRAIN_NONE))
 		return true;
@@ -296,7 +300,6 @@ bool offer_send(
 	body.n_pages = count;
 	body.stored = (serial & OFFER_STORED) != 0;
 	body.hot = (serial & OFFER_HOT) != 0;
-	body.ended = (serial & OFFER_ENDED) != 0;
 	return link && rpc_send(link, &message);
 }
 
@@ -525,11 +528,9 @@ void copies_drain(struct control *control, uint64_t ns)
 	d->page = NULL;
 	d->counts = (struct drain_counts){.state = ns ? DRAIN_RUNNING : DRAIN_NONE};
 	net_timer_stop(d->timer);
+	control->drained = ns != 0;
 	if (!ns) {
 		log_info("drain: ended by undrain");
-		for (unsigned i = 0; i < d->peers; i++)
-			if (d->peer[i].ref)
-				(void)offer_send(control, d->peer[i].ref, OFFER_ENDED, NULL, 0);
 		return;
 	}
 	drain_peers_find(d);

@@ -116,7 +116,8 @@ bool hot_spare(const struct control *control)
 	copies_counts(control, &counts);
 	for (unsigned i = 0; i < control->rails; i++)
 		all += control->status->pool_bytes[i];
-	return counts.hot_bytes >= all / 100 * (uint64_t)control->settings->copies_hot_percent;
+	return counts.hot_bytes + counts.bytes >=
+	       all / 100 * (uint64_t)control->settings->copies_hot_percent;
 }
 
 int hot_open(struct control *control)

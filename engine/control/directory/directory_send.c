@@ -102,6 +102,7 @@ static void batch_entries(struct directory *dir, const struct batch *batch)
 		const struct dir_update *update = batch->target[i]->update;
 
 		entry_write(dir->entry_at[i], &update->key, &update->at);
+		dir->entry_at[i]->set = update->kind == DIR_PUBLISH && !update->background;
 		dir->entry_at[i]->evicted = update->evicted;
 		if (batch->kind == DIR_PUBLISH)
 			dir->entry_at[i]->ref = 0;

@@ -113,7 +113,7 @@ static bool entry_any(
 }
 
 bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at,
-	enum evicted *ret_evicted)
+	bool set, enum evicted *ret_evicted)
 {
 	struct control *control = dir->control;
 	int rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
@@ -125,8 +125,8 @@ bool entry_insert(struct directory *dir, const struct page_key *key, const struc
 		control->counter[COUNTER_entries_removed]++;
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
 	}
-	/* the newest pages are found, and a set does not fail: what loses its entry is a miss */
-	displaces = rc == -ENOSPC && !entry_any(control, key, NULL) &&
+	/* a set does not fail, and its page is found: what loses its entry is a miss */
+	displaces = set && rc == -ENOSPC && !entry_any(control, key, NULL) &&
 		    shard_displace(control->shard, key);
 	if (displaces)
 		rc = shard_insert(control->shard, key, at->ref, at->place, at->generation);
@@ -203,7 +203,7 @@ static size_t change_execute(struct directory *dir, const struct change *c, size
 			continue;
 		}
 		at.ref = c->holder;
-		if (!entry_insert(dir, &key, &at, &evicted))
+		if (!entry_insert(dir, &key, &at, c->entry[i]->set, &evicted))
 			dir->failed[failed++] = (uint32_t)i;
 		if (evicted != EVICTED_NOT)
 			dir->again[again++] = (uint32_t)i * AGAIN_KINDS + evicted;

@@ -421,6 +421,7 @@ static inline void entry_write(
 	ret->generation = at->generation;
 	ret->ref = at->ref;
 	ret->evicted = EVICTED_NOT;
+	ret->set = false;
 }
 
 /* ---- directory.c ----------------------------------------------------------------------------- */
@@ -524,11 +525,11 @@ void hints_due(void *context);
 
 /*
  * Changes an entry of this engine's shard; `at` with the ref of its holder. It may take the room of
- * an entry of a member that left the map. False: no room; it is counted. *ret_evicted: whether the
- * page of the key was evicted lately.
+ * an entry of a member that left the map, and for a set that of another key. False: no room; it is
+ * counted. *ret_evicted: whether the page of the key was evicted lately.
  */
 bool entry_insert(struct directory *directory, const struct page_key *key,
-	const struct location *at, enum evicted *ret_evicted);
+	const struct location *at, bool set, enum evicted *ret_evicted);
 /* `evicted`: its holder has evicted the page. */
 void entry_delete(struct directory *directory, const struct page_key *key,
 	const struct location *at, enum evicted evicted);

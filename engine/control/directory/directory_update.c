@@ -341,7 +341,7 @@ static enum outcome update_do_here(struct directory *dir, const struct dir_updat
 		return OUTCOME_DONE;
 	}
 	at.ref = dir->control->ref;
-	done = entry_insert(dir, &update->key, &at, &evicted);
+	done = entry_insert(dir, &update->key, &at, !update->background, &evicted);
 	if (evicted != EVICTED_NOT)
 		target_again(dir, &update->target[update->targets - 1], evicted);
 	dir->own.refused |= !done;

@@ -200,6 +200,7 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	uint64_t pause_ns = suspect_pause_ns(members->tick_ns, now_ns, control_beat_ns(control));
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
+	beat.drained = control->drained;
 	members->tick_ns = now_ns;
 	if (members->leaving)
 		return false;

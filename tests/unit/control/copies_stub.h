@@ -34,6 +34,13 @@ void copies_peer_leaves(struct control *control, uint16_t peer, bool leaves)
 	(void)control, (void)peer, (void)leaves;
 }
 
+bool copies_serve_heartbeat(
+	struct control *control, struct rpc_link *link, const struct Pc__Heartbeat *m)
+{
+	(void)control, (void)link, (void)m;
+	return true;
+}
+
 bool copies_serve_touch(struct control *control, struct rpc_link *link, const struct Pc__Touch *m)
 {
 	(void)control, (void)link, (void)m;

@@ -595,21 +595,20 @@ static void copies_of_hot_pages_go_first_and_have_a_share_of_the_pools(void **st
 static void a_host_that_is_drained_is_marked_for_readers(void **state)
 {
 	struct rpc_link link = {.member = &peer.member};
-	Pc__Offer m = PC__OFFER__INIT;
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	uint16_t number = peer.member.record.peer;
 
 	(void)state;
-	assert_true(copies_serve_offer(&control, &link, &m));
+	beat.drained = true;
+	assert_true(copies_serve_heartbeat(&control, &link, &beat));
 	assert_true(map_leaving(&status->map, number));
-	offer(1, true); /* says nothing of it */
-	assert_true(map_leaving(&status->map, number));
-	m.ended = true;
-	assert_true(copies_serve_offer(&control, &link, &m));
+	beat.drained = false;
+	assert_true(copies_serve_heartbeat(&control, &link, &beat));
 	assert_false(map_leaving(&status->map, number));
-	offer(2, false);
-	assert_true(map_leaving(&status->map, number));
-	copies_peer_leaves(&control, number, false);
-	assert_false(map_leaving(&status->map, number));
+	copies_drain(&control, 1000000000);
+	assert_true(control.drained);
+	copies_drain(&control, 0);
+	assert_false(control.drained);
 }
 
 /* The setting is for fast NICs: beside a client, slow ones carry few copies. */
@@ -618,7 +617,7 @@ static void copies_leave_slow_nics_to_clients(void **state)
 	uint64_t began = now;
 
 	(void)state;
-	settings.copies_mib_per_second = 1024;
+	settings.copies_mib_per_second = 0;
 	nic_bits = 25ull * 8 * PAGE * 100; /* a hundred pages a second are a fiftieth of two */
 	client_runs = 1;
 	for (uint64_t n = 0; n < 20; n++)

@@ -142,6 +142,18 @@ static void a_full_shard_has_the_newest_pages(void **state)
 	for (unsigned k = 0; k < KEYS; k++)
 		found += found_at_owners(1, 1, 5000000 + k);
 	assert_true(found > KEYS / 2);
+
+	/* what no client waits for, such as repair, displaces nothing */
+	for (unsigned k = 0; k < 20 * KEYS; k++) {
+		struct page_key key = key_of(6000000 + k);
+
+		directory_publish(full, &key,
+			&(struct location){.place = place_make(0, 1), .generation = 1}, NULL);
+	}
+	nodes_run(200);
+	for (unsigned k = 0; k < KEYS; k++)
+		found -= found_at_owners(1, 1, 5000000 + k);
+	assert_int_equal(found, 0);
 }
 
 static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(void **state)

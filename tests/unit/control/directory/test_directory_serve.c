@@ -221,7 +221,7 @@ static void entries_of_members_that_left_give_their_room(void **state)
 		buckets_fill(&key[disk], 1000);
 		assert_int_equal(shard_insert(shard, &key[disk], at.ref, at.place, 1), -ENOSPC);
 		assert_true(entry_insert(
-			node[0].control.directory, &key[disk], &at, &(enum evicted){0}));
+			node[0].control.directory, &key[disk], &at, false, &(enum evicted){0}));
 		/* one gives its room, the others stay: they may come back */
 		assert_int_equal(shard_find(shard, &key[disk], found, 2 * BUCKET_ENTRIES),
 			2 * BUCKET_ENTRIES);
@@ -252,13 +252,13 @@ static void a_page_on_disk_takes_no_room_of_members_that_left(void **state)
 		key = key_of(number))
 		number++;
 	assert_int_equal(shard_insert(shard, &key, at.ref, at.place, 1), -EDQUOT);
-	assert_false(entry_insert(node[0].control.directory, &key, &at, &(enum evicted){0}));
+	assert_false(entry_insert(node[0].control.directory, &key, &at, false, &(enum evicted){0}));
 	assert_int_equal(counter[COUNTER_entries_removed], 0);
 	assert_int_equal(counter[COUNTER_entries_dropped], 1);
 	/* with an entry of a member, readers find the page without another one */
 	assert_int_equal(shard_insert(shard, &key, at.ref, 7, 1), 0);
 	at.ref = 1001;
-	assert_false(entry_insert(node[0].control.directory, &key, &at, &(enum evicted){0}));
+	assert_false(entry_insert(node[0].control.directory, &key, &at, false, &(enum evicted){0}));
 	assert_int_equal(counter[COUNTER_entries_surplus], 1);
 	assert_int_equal(counter[COUNTER_entries_dropped], 1);
 }

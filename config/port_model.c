@@ -21,7 +21,6 @@ struct unit {
 static const struct unit counts[] = {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {0}};
 static const struct unit times[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {0}};
 static const struct unit long_times[] = {{"ms", 1}, {"s", 1e3}, {0}};
-static const struct unit percent[] = {{"%", 1}, {0}};
 static const struct unit rates[] = {{"G", 1}, {0}};
 
 static const struct word {
@@ -42,8 +41,6 @@ static const struct word {
 	WORD("port_rate", "port_rate=100M (0 to 1000M)", counts, 0, 1000000000, messages_per_s),
 	WORD("mtu", "mtu=4096 (256, 512, 1024, 2048 or 4096)", counts, 256, 4096, mtu),
 	WORD("header", "header=82 (0 to 4096 bytes)", counts, 0, 4096, header_bytes),
-	WORD("numa", "numa=0ns (0ns to 1s)", times, 0, 1000000000, numa_ns),
-	WORD("numa_rate", "numa_rate=100% (1% to 100%)", percent, 1, 100, numa_percent),
 	WORD("register", "register=0ms (0ms to 10000s for one GiB)", long_times, 0, 10000000,
 		register_ms_per_gib),
 #ifdef TEST_HOOKS
@@ -113,7 +110,7 @@ static int parse_word(
 
 	if (!word) {
 		snprintf(why, why_bytes,
-			"\"%s\": unknown; give 400G, rtt, reads, qp_rate, port_rate, mtu, header, numa, numa_rate or register%s",
+			"\"%s\": unknown; give 400G, rtt, reads, qp_rate, port_rate, mtu, header or register%s",
 			text,
 			TEST_HOOK(true) ? "" : " (words for measurements: " NO_TEST_HOOKS ")");
 		return -EINVAL;
@@ -144,8 +141,7 @@ int port_model_parse(const char *text, struct port_model *ret, char *why, size_t
 		.qp_messages_per_s = 2500000,
 		.messages_per_s = 100000000,
 		.mtu = 4096,
-		.header_bytes = 82,
-		.numa_percent = 100};
+		.header_bytes = 82};
 	uint32_t given = 0;
 
 	while (*text) {

@@ -20,10 +20,6 @@ struct port_model {
 	uint32_t mtu;               /* payload bytes of a packet, a power of two */
 	/* bytes of a packet besides the payload, including the inter-packet gap */
 	uint32_t header_bytes;
-	/* latency added when local memory is on another NUMA node than the NIC, ns */
-	uint32_t numa_ns;
-	/* percent of the rate that remains when local memory is on another NUMA node */
-	uint32_t numa_percent;
 	/* time that registering memory takes, ms per GiB; also with rate_gbps 0 */
 	uint32_t register_ms_per_gib;
 #ifdef TEST_HOOKS
@@ -51,8 +47,6 @@ struct port_model {
  *   mtu=4096        payload of one packet: 256, 512, 1024, 2048 or 4096 bytes
  *   header=82       header bytes of one packet, 0 to 4096: 82 for RoCE v2 over IPv4 including the
  *                   inter-packet gap, 26 for InfiniBand
- *   numa=0ns        latency added to a READ whose destination is on another NUMA node than the NIC
- *   numa_rate=100%  share of the rate for a READ with that destination
  *   register=0ms    time to register one GiB of memory, at most 10000 s; also without a rate
  *
  * For measurements, only in a build with test hooks:

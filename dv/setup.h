@@ -57,8 +57,7 @@ struct dv_options {
 	const char *link; /* link to peers: "shm" (same host only; default) or "tcp" */
 	/* link "tcp": IPv4 or IPv6 address to listen on; default "127.0.0.1" */
 	const char *address;
-	uint16_t tcp_port; /* link "tcp": port to listen on; 0: any free port */
-	int numa_node;     /* simulated NUMA node of the NIC; -1: the NIC is near to all memory */
+	uint16_t tcp_port;       /* link "tcp": port to listen on; 0: any free port */
 	struct port_model model; /* the port that it simulates */
 };
 

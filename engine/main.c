@@ -448,8 +448,7 @@ static int card(const struct settings *s, const struct arguments *args)
 		.traffic_class = (int)s->rail_traffic_class,
 		.service_level = (uint8_t)s->rail_service_level,
 		.pkey_index = (uint16_t)s->rail_pkey_index,
-		.one_flow = !s->rail_flow_labels,
-		.numa_node = -1};
+		.one_flow = !s->rail_flow_labels};
 	struct dv_experiment options = {.end = {end, end},
 		.tries = args->tries ? args->tries : CARD_TRIES,
 		.seconds = CARD_SECONDS};

@@ -102,7 +102,7 @@ static void ends_open(unsigned access, struct card *ret_cards)
 	uint8_t *memory = memory_new(&memfd);
 
 	for (unsigned r = 0; r < options.rails; r++) {
-		struct dv_options nic = {.name = "soft", .numa_node = -1, .model = options.model};
+		struct dv_options nic = {.name = "soft", .model = options.model};
 		struct end *e = &end[r];
 
 		e->at = HEADS;

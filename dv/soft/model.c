@@ -14,17 +14,15 @@
  * Simplifications: longer answers are not interleaved, and cross the link in the order in which
  * steps serve their QPs; requests cost nothing, nor does the remote port's link without far=N.
  *
- * Runs in a step, under nic->lock, except soft_model_open() and soft_model_far().
+ * Runs in a step, under nic->lock, except soft_model_open().
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <linux/mempolicy.h>
 
 #include "config/hooks.h"
 #include "dv/soft/soft.h"
@@ -67,33 +65,28 @@ static int far_ports_open(struct dv_device *nic, uint32_t number)
 int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 {
 	const struct port_model *model = &options->model;
-	uint64_t byte;
 
 	nic->model.due = UINT64_MAX;
 	nic->register_ms_per_gib = model->register_ms_per_gib;
-	nic->numa_node = options->numa_node;
 	if (!model->rate_gbps)
 		return 0;
 	if (model->rate_gbps > GBPS_MAX || !power_of_two(model->mtu) || !model->reads_per_qp ||
-		model->reads_per_qp > SOFT_READS_MAX || model->numa_percent > 100)
+		model->reads_per_qp > SOFT_READS_MAX)
 		return dv_fail(-EINVAL,
-			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair, %u%% of the rate from another node: %m; allowed: a rate of at most %u, an MTU that is a power of two, 1 to %u READs, and at most 100%% (0: the full rate)",
-			nic->name, model->rate_gbps, model->mtu, model->reads_per_qp,
-			model->numa_percent, GBPS_MAX, SOFT_READS_MAX);
-	byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) / model->rate_gbps;
+			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair: %m; allowed: a rate of at most %u, an MTU that is a power of two, and 1 to %u READs",
+			nic->name, model->rate_gbps, model->mtu, model->reads_per_qp, GBPS_MAX,
+			SOFT_READS_MAX);
 	nic->model = (struct soft_model){
 		.on = true,
 		.still = TEST_HOOK(model->still),
-		.uneven = model->numa_ns || model->numa_percent % 100,
 		.mtu_bits = (uint8_t)__builtin_ctz(model->mtu),
 		.header_bytes = model->header_bytes,
 		.reads_per_qp = model->reads_per_qp,
 		.rtt = (uint64_t)model->rtt_ns * SOFT_TICKS_NS,
-		.numa = (uint64_t)model->numa_ns * SOFT_TICKS_NS,
 		.qp_gap = gap_of(model->qp_messages_per_s),
 		.port_gap = gap_of(model->messages_per_s),
-		.byte = byte,
-		.byte_far = byte * 100 / (model->numa_percent ? model->numa_percent : 100),
+		.byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) /
+			model->rate_gbps,
 		.due = UINT64_MAX,
 		.gbps = model->rate_gbps,
 	};
@@ -134,17 +127,6 @@ void soft_model_register(const struct dv_device *nic, size_t length)
 		;
 }
 
-bool soft_model_far(const struct dv_device *nic, const void *base)
-{
-	int node = -1;
-
-	if (!nic->model.uneven || nic->numa_node < 0)
-		return false;
-	if (syscall(SYS_get_mempolicy, &node, NULL, 0ul, base, MPOL_F_NODE | MPOL_F_ADDR))
-		return false;
-	return node >= 0 && node != nic->numa_node;
-}
-
 static uint64_t later(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -182,12 +164,6 @@ static uint64_t wire_time(uint64_t bytes, uint64_t byte)
 	return (uint64_t)((unsigned __int128)bytes * byte >> FRACTION_BITS);
 }
 
-static bool from_afar(struct dv_qp *qp, const struct soft_op *op)
-{
-	/* the WQE's lkey was checked before, so it selects a valid MR */
-	return qp->nic->model.uneven && op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far;
-}
-
 /*
  * Reserves a time `span` on a resource that does one thing at a time, from `from` on or when it is
  * free. Returns the end.
@@ -203,9 +179,8 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 	struct soft_pace *pace = &qp->pace;
 	uint64_t packets = (op->total + (1u << model->mtu_bits) - 1) >> model->mtu_bits;
 	uint64_t bytes = op->total + (packets ? packets : 1) * model->header_bytes;
-	bool far = from_afar(qp, op);
-	uint64_t wire = wire_time(bytes, far ? model->byte_far : model->byte);
-	uint64_t arrives = op->start_at + model->rtt + (far ? model->numa : 0), there;
+	uint64_t wire = wire_time(bytes, model->byte);
+	uint64_t arrives = op->start_at + model->rtt, there;
 
 	if (qp->nic->fault.slow > 1)
 		wire *= qp->nic->fault.slow;

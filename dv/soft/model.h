@@ -21,14 +21,11 @@ struct soft_far_port {
 };
 
 struct soft_model {
-	/* uneven: memory of another NUMA node has a lower rate and a longer latency */
-	bool on, still, uneven;
+	bool on, still;
 	uint8_t mtu_bits;
 	uint32_t header_bytes, reads_per_qp;
-	uint64_t rtt, numa, qp_gap, port_gap;
-	/* time of one byte on the wire in ticks, as 32.32 fixed point; byte_far: memory of
-	 * another NUMA node */
-	uint64_t byte, byte_far;
+	uint64_t rtt, qp_gap, port_gap;
+	uint64_t byte;    /* time of one byte on the wire in ticks, as 32.32 fixed point */
 	uint64_t link_at; /* time from which the simulated link is free */
 	/* time from which the simulated link is free for an answer of one packet */
 	uint64_t small_at;

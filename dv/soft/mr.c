@@ -156,7 +156,6 @@ int soft_mr_register(struct dv_device *nic, const struct dv_memory *memory, stru
 		mr->length = length;
 		mr->access = access;
 		mr->file = file;
-		mr->far = soft_model_far(nic, memory->base);
 		if (access & ACCESS_REMOTE)
 			show(nic, mr, offset);
 		*ret_mr = (struct dv_mr){.base = memory->base,

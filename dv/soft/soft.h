@@ -125,7 +125,6 @@ struct soft_mr {
 	uint64_t length;
 	uint32_t access;
 	uint32_t file;
-	bool far;      /* model: the memory is on another NUMA node than the NIC */
 	void *foreign; /* of the owner of the NIC, as in dv_qp */
 };
 
@@ -308,7 +307,6 @@ struct dv_device {
 	const struct soft_hooks *hooks;
 	void *foreign; /* private data of the hooks (struct uv_device) */
 	struct soft_model model;
-	int numa_node;
 	uint32_t register_ms_per_gib;
 	struct dv_fault fault; /* faults and events from here on */
 	int event_fd;
@@ -380,7 +378,7 @@ unsigned soft_retire(struct dv_qp *qp);
 /* Moves the QP to the error state: executed WQEs complete, all others are flushed. */
 void soft_flush(struct dv_qp *qp);
 
-/* model.c: in a step, under nic->lock, with nic->model.on; except _open, _close, _register, _far */
+/* model.c: in a step, under nic->lock, with nic->model.on; except _open, _close, _register */
 int soft_model_open(struct dv_device *nic, const struct dv_options *options);
 /* Is the WQE's payload moved? A model may simulate only the time. */
 static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
@@ -390,8 +388,6 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 
 void soft_model_close(struct dv_device *nic);
 void soft_model_register(const struct dv_device *nic, size_t length); /* takes that time */
-/* Is the memory on another NUMA node than the NIC? False if the kernel does not tell. */
-bool soft_model_far(const struct dv_device *nic, const void *base);
 void soft_model_step(struct dv_device *nic); /* begins a step of the model: reads the clock once */
 /* Would the model's port have started this WQE by now? */
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);

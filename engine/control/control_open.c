@@ -253,7 +253,6 @@ static int control_devices_open(struct control *control)
 			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
 			.tcp_port = control_soft_port(control, i),
 			.address = s->soft_address[0] ? s->soft_address : s->cluster_address,
-			.numa_node = control->plan.rail[i].numa_node,
 			.model = control->port_model};
 		int rc;
 

@@ -21,17 +21,13 @@ static uint64_t now;
  */
 static inline struct port_model plain(void)
 {
-	return (struct port_model){.rate_gbps = RATE,
-		.rtt_ns = RTT_NS,
-		.reads_per_qp = 16,
-		.mtu = 4096,
-		.numa_percent = 100};
+	return (struct port_model){
+		.rate_gbps = RATE, .rtt_ns = RTT_NS, .reads_per_qp = 16, .mtu = 4096};
 }
 
-static inline void open_node(const struct port_model *model, const char *link, int numa_node)
+static inline void open_link(const struct port_model *model, const char *link)
 {
-	struct dv_options options = {
-		.name = "soft", .link = link, .model = *model, .numa_node = numa_node};
+	struct dv_options options = {.name = "soft", .link = link, .model = *model};
 	struct card card_a, card_b;
 
 	end_open_with(&a, &options, END_QPS, 64, 1024);
@@ -47,7 +43,7 @@ static inline void open_node(const struct port_model *model, const char *link, i
 
 static inline void open_model(const struct port_model *model)
 {
-	open_node(model, "shm", -1);
+	open_link(model, "shm");
 }
 
 static inline void shut(void)

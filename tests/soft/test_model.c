@@ -3,9 +3,6 @@
  * The modelled link: when READs complete, by a clock that the test sets. One process, which steps
  * the NICs.
  */
-#include <sys/syscall.h>
-#include <linux/mempolicy.h>
-
 #include "config/clock.h"
 #include "tests/soft/port.h"
 
@@ -191,31 +188,6 @@ static void an_error_ends_reads_in_flight_at_once(void **state)
 	shut();
 }
 
-static void memory_of_another_node_is_farther_and_slower(void **state)
-{
-	struct port_model model = plain();
-	int node = -1;
-
-	(void)state;
-	if (syscall(SYS_get_mempolicy, &node, NULL, 0ul, &node, MPOL_F_NODE | MPOL_F_ADDR)) {
-		print_message("get_mempolicy() is not allowed here\n");
-		skip();
-	}
-	model.numa_ns = 700;
-	model.numa_percent = 50;
-	for (int far = 0; far < 2; far++) {
-		/* The NUMA node of the first OS page counts for the whole memory. */
-		open_node(&model, "shm", -1);
-		syscall(SYS_get_mempolicy, &node, NULL, 0ul, a.memory, MPOL_F_NODE | MPOL_F_ADDR);
-		shut();
-		open_node(&model, "shm", far ? node + 1 : node);
-		read_many(0, 1, 50000);
-		by(1000000);
-		expect_at(1, 1000000 + RTT_NS + (far ? 700 + 2000 : 1000));
-		shut();
-	}
-}
-
 /* The first READ dials, and is tried again at times of the model's clock. */
 static void connect_tcp(void)
 {
@@ -236,7 +208,7 @@ static void the_tcp_link_is_modelled_too(void **state)
 	uint64_t deadline, start;
 
 	(void)state;
-	open_node(&model, "tcp", -1);
+	open_link(&model, "tcp");
 	connect_tcp();
 	deadline = clock_monotonic_ns() + PATIENCE_NS;
 	start = now;
@@ -281,7 +253,7 @@ static void time_can_be_excluded_from_the_clock(void **state)
 
 static void an_invalid_model_is_refused(void **state)
 {
-	struct dv_options options = {.name = "soft", .numa_node = -1};
+	struct dv_options options = {.name = "soft"};
 	struct dv_device *device = NULL;
 
 	(void)state;
@@ -310,7 +282,6 @@ int main(void)
 		cmocka_unit_test(a_model_may_move_only_small_messages),
 		cmocka_unit_test(keys_and_bounds_are_checked_even_if_no_bytes_move),
 		cmocka_unit_test(an_error_ends_reads_in_flight_at_once),
-		cmocka_unit_test(memory_of_another_node_is_farther_and_slower),
 		cmocka_unit_test(the_tcp_link_is_modelled_too),
 		cmocka_unit_test(time_can_be_excluded_from_the_clock),
 		cmocka_unit_test(an_invalid_model_is_refused),

@@ -37,8 +37,6 @@ static void a_rate_alone_gets_the_defaults(void **state)
 	assert_int_equal(model.messages_per_s, 100000000);
 	assert_int_equal(model.mtu, 4096);
 	assert_int_equal(model.header_bytes, 82);
-	assert_int_equal(model.numa_ns, 0);
-	assert_int_equal(model.numa_percent, 100);
 }
 
 static void every_word_is_parsed_in_any_order(void **state)
@@ -49,7 +47,7 @@ static void every_word_is_parsed_in_any_order(void **state)
 	(void)state;
 	assert_int_equal(
 		port_model_parse(
-			"register=1.5s,numa_rate=50%,numa=200ns,header=26,mtu=1024,port_rate=1G,qp_rate=2.25M,reads=1,rtt=2.5us,25G",
+			"register=1.5s,header=26,mtu=1024,port_rate=1G,qp_rate=2.25M,reads=1,rtt=2.5us,25G",
 			&model, why, sizeof(why)),
 		0);
 	assert_int_equal(model.rate_gbps, 25);
@@ -59,8 +57,6 @@ static void every_word_is_parsed_in_any_order(void **state)
 	assert_int_equal(model.messages_per_s, 1000000000);
 	assert_int_equal(model.mtu, 1024);
 	assert_int_equal(model.header_bytes, 26);
-	assert_int_equal(model.numa_ns, 200);
-	assert_int_equal(model.numa_percent, 50);
 	assert_int_equal(model.register_ms_per_gib, 1500);
 }
 
@@ -112,8 +108,6 @@ static void what_is_malformed_is_refused_with_the_remedy(void **state)
 		{"400G,reads=1.2.3", "1 to 16"},
 		{"400G,mtu=1500", "1024"},
 		{"400G,mtu=8192", "4096"},
-		{"400G,numa_rate=0%", "1% to 100%"},
-		{"400G,numa_rate=50", "1% to 100%"},
 		{"400G,qp_rate=1001M", "1000M"},
 		{"400G,qp_rate=99999999999999999999G", "1000M"},
 		{"400G,=5", "unknown"},

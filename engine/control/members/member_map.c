@@ -33,18 +33,6 @@ static uint16_t owner_number(const struct slots *slots, uint32_t ref)
 	return NO_NUMBER;
 }
 
-/* The number that has been free for the longest time. */
-static uint16_t owner_number_free(const struct slots *slots)
-{
-	uint16_t found = NO_NUMBER;
-
-	for (uint16_t n = 0; n < OWNERS_MAX; n++)
-		if (!slots->bound[n] &&
-			(found == NO_NUMBER || slots->freed[n] < slots->freed[found]))
-			found = n;
-	return found;
-}
-
 static struct map_member map_member_of(const struct member_record *record)
 {
 	return (struct map_member){.ref = record->ref,
@@ -67,7 +55,6 @@ static void numbers_free(struct publication *p)
 	for (unsigned n = 0; n < OWNERS_MAX; n++)
 		if (p->gone[n]) {
 			p->slots->bound[n] = 0;
-			p->slots->freed[n] = ++p->slots->frees;
 			p->gone[n] = false;
 		}
 }
@@ -107,7 +94,7 @@ static void numbers_bind(const struct control *control, struct publication *p)
 		uint16_t number = p->number[i];
 
 		if (number == NO_NUMBER)
-			number = owner_number_free(p->slots);
+			number = owner_number(p->slots, 0); /* a free one */
 		if (record && number != NO_NUMBER)
 			number_bind(p, number, record);
 		p->number[i] = number;

@@ -177,10 +177,7 @@ struct seed_list {
 
 /* The owner numbers of the cluster map in shared memory (abi/map.h). */
 struct slots {
-	/* per owner number: ref of its member, or 0; and when it was freed, as a serial */
-	uint32_t bound[OWNERS_MAX];
-	uint64_t freed[OWNERS_MAX];
-	uint64_t frees;
+	uint32_t bound[OWNERS_MAX]; /* per owner number: ref of its member, or 0 */
 };
 
 /* ---- the state of the room ------------------------------------------------------------------- */

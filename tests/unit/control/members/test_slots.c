@@ -190,21 +190,6 @@ static void numbers_of_the_dead_are_used_at_once(void **state)
 	expect_sound();
 }
 
-static void a_free_number_is_used_again_last(void **state)
-{
-	uint32_t first;
-
-	(void)state;
-	for (unsigned i = 0; i < 3; i++)
-		change(i, true, 2);
-	first = owner_number(&slots, 2);
-	change(1, false, 2);
-	for (unsigned i = 3; i < 20; i++) {
-		change(i, true, 2);
-		assert_int_not_equal(owner_number(&slots, i + 1), first);
-	}
-}
-
 static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(void **state)
 {
 	static uint64_t before[MAP_SLOTS];
@@ -234,7 +219,6 @@ int main(void)
 		T(members_that_leave_and_come_back_are_counted),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
 		T(numbers_of_the_dead_are_used_at_once),
-		T(a_free_number_is_used_again_last),
 		T(one_slot_in_three_changes_for_the_third_member_and_no_other_word),
 	};
 

@@ -118,7 +118,9 @@ static inline uint32_t map_slot_of(const struct page_key *key)
 /* Number of owners of a slot's word, at most REPLICAS_MAX, whatever the word is. */
 static inline unsigned map_slot_owners(const struct map_slot *slot)
 {
-	return slot->owners < REPLICAS_MAX ? slot->owners : REPLICAS_MAX;
+	unsigned owners = slot->owners & 7u; /* the bits above are former owners of ABI 26 */
+
+	return owners < REPLICAS_MAX ? owners : REPLICAS_MAX;
 }
 
 static inline struct map_slot map_slot_unpack(uint64_t word)

@@ -381,7 +381,7 @@ static void an_invalid_map_is_never_a_miss(void **state)
 
 		damage((uint8_t)owners, FAKE_A, words[owners % 5]);
 		result = exists_one("absent", PATIENCE_MS);
-		assert_true(result == PC_UNREACHABLE || owners < 3);
+		assert_true(result == PC_UNREACHABLE || owners % 8 < 3);
 	}
 	fake_map(&fake, FAKE_NODES, 2);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);

@@ -74,10 +74,10 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 	assert_true(all_found());
 }
 
-/* ---- removal from former owners -------------------------------------------------------------- */
+/* ---- owners that have lost slots ------------------------------------------------------------- */
 
-/* The link closes between question and answer of a former owner. */
-static void a_former_owner_whose_link_closed_is_told_of_removals(void **state)
+/* The link closes between question and answer of an owner that has lost slots. */
+static void an_owner_whose_link_closed_meanwhile_drops_what_it_has_lost(void **state)
 {
 	struct owner *owner;
 	unsigned cuts = 0, left = 0;
@@ -162,7 +162,7 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 }
 
 /* As those with large shards, or that many holders ask at once. */
-static void a_former_owner_that_answers_late_drops_its_entries(void **state)
+static void an_owner_that_answers_late_drops_what_it_has_lost(void **state)
 {
 	unsigned left = 0;
 
@@ -261,9 +261,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_member_that_comes_back_in_one_turn_gets_what_it_lacked),
 		T(a_member_that_comes_back_as_another_peer_is_compared_with),
-		T(a_former_owner_whose_link_closed_is_told_of_removals),
+		T(an_owner_whose_link_closed_meanwhile_drops_what_it_has_lost),
 		T(an_owner_that_is_behind_stops_no_turn),
-		T(a_former_owner_that_answers_late_drops_its_entries),
+		T(an_owner_that_answers_late_drops_what_it_has_lost),
 		T(few_digests_exist_at_a_time),
 		T(an_owner_is_not_behind_with_pages_that_are_gone),
 	};

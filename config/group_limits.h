@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 #define GROUP_LIMIT_BYTES 256
-#define GROUP_LIMIT_MAX (1ull << 50) /* bytes; and seconds are less */
+#define GROUP_LIMIT_MAX (1ull << 50) /* bytes */
+#define GROUP_TTL_MAX_S 31536000
 
 struct group_limit {
 	char name[GROUP_LIMIT_BYTES];

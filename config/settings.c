@@ -448,14 +448,19 @@ static int settings_check_etcd(const struct settings *s, char *err, size_t err_b
 }
 
 /* Whether a setting is a list of limits of groups. */
-static int limits_check(const char *setting, const char *list, char *err, size_t err_bytes)
+static int limits_check(
+	const char *setting, const char *list, uint64_t max, char *err, size_t err_bytes)
 {
 	const char *at = list, *wrong;
 	struct group_limit limit;
 	int rc;
 
 	while ((rc = group_limits_next(&at, &limit, &wrong)) > 0)
-		continue;
+		if (limit.value > max) {
+			wrong = "the limit is too large";
+			rc = -EINVAL;
+			break;
+		}
 	if (rc < 0)
 		snprintf(err, err_bytes, "%s = %.200s: %s", setting, list, wrong);
 	return rc;
@@ -477,8 +482,9 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 		return -EINVAL;
 	}
 	if (settings_check_etcd(s, err, err_bytes) < 0 ||
-		limits_check("engine.quotas", s->engine_quotas, err, err_bytes) < 0 ||
-		limits_check("engine.ttls", s->engine_ttls, err, err_bytes) < 0)
+		limits_check("engine.quotas", s->engine_quotas, GROUP_LIMIT_MAX, err, err_bytes) <
+			0 ||
+		limits_check("engine.ttls", s->engine_ttls, GROUP_TTL_MAX_S, err, err_bytes) < 0)
 		return -EINVAL;
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,

@@ -54,6 +54,8 @@ bool is_named(pid_t pid, const char *program);
 int ctl_drain(struct ctl_run *ctl);
 int ctl_undrain(struct ctl_run *ctl);
 int ctl_prefetch(struct ctl_run *ctl, const char *key);
+int ctl_pin(struct ctl_run *ctl, const char *key);
+int ctl_unpin(struct ctl_run *ctl, const char *key);
 int ctl_rm(struct ctl_run *ctl, const char *key);
 
 /*

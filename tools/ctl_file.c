@@ -137,6 +137,25 @@ int ctl_prefetch(struct ctl_run *ctl, const char *key)
 		ctl, key, value_call(ctl, pc_prefetch, key, NULL), "here, or being brought");
 }
 
+static unsigned pin_seconds;
+
+static int pin_call(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return pc_pin(channel, pages, count, pin_seconds, timeout_ms, ret_results);
+}
+
+int ctl_pin(struct ctl_run *ctl, const char *key)
+{
+	pin_seconds = ctl->seconds < PC_PIN_MAX_S ? (unsigned)ctl->seconds : PC_PIN_MAX_S;
+	return answer_print(ctl, key, value_call(ctl, pin_call, key, NULL), "pinned");
+}
+
+int ctl_unpin(struct ctl_run *ctl, const char *key)
+{
+	return answer_print(ctl, key, value_call(ctl, pc_unpin, key, NULL), "not pinned");
+}
+
 int ctl_rm(struct ctl_run *ctl, const char *key)
 {
 	return answer_print(ctl, key, value_call(ctl, pc_remove, key, NULL), "removed");

@@ -41,6 +41,9 @@ static const char help[] =
 	"  get KEY [-o FILE]    write the value to FILE (default: standard output)\n"
 	"  exists KEY...        print whether a member of the cluster has it\n"
 	"  prefetch KEY...      bring it into the memory of this host, without waiting\n"
+	"  pin KEY...           keep it in the memory of this host for --seconds (default 3600, at\n"
+	"                       most 86400), if it is there; engine.pinned_percent bounds pins\n"
+	"  unpin KEY...         end that\n"
 	"  rm KEY...            remove it from all hosts that can be reached\n"
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
 	"                       one namespace and its ranks (--namespace); with --cluster no host\n"
@@ -68,7 +71,7 @@ static const char help[] =
 	"  --cluster            clear: of all hosts\n"
 	"  --ttl SECONDS        quota: pages of the group are gone after this time\n"
 	"  --record FILE        keys: write a new file; a number for each key, nothing of its text\n"
-	"  --seconds N          keys: end after this time (default 3600)\n"
+	"  --seconds N          time of pin and keys (default 3600)\n"
 	"  --max-bytes SIZE     keys: end before the file is larger (default 1GiB)\n"
 	"  --gets               keys: what get asks for; default: exists, which SGLang calls first\n"
 	"  --config FILE        doctor: the settings of the engine\n"
@@ -175,8 +178,8 @@ static const struct verb {
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
 	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX},
-	{"clear", 1, 1}, {"quota", 1, 2}, {"keys", 1, 1}, {"keygen", 2, 2},
-	{"tls-example", 4, INT_MAX}};
+	{"pin", 2, INT_MAX}, {"unpin", 2, INT_MAX}, {"clear", 1, 1}, {"quota", 1, 2},
+	{"keys", 1, 1}, {"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -284,7 +287,10 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 	if (!strcmp(verb, "match"))
 		return ctl_match(ctl, count - 1, words + 1);
 	if (strcmp(verb, "rm"))
-		each = verb[0] == 'e' ? ctl_exists : ctl_prefetch;
+		each = verb[0] == 'e'   ? ctl_exists
+		       : verb[0] == 'u' ? ctl_unpin
+		       : verb[1] == 'i' ? ctl_pin
+					: ctl_prefetch;
 	for (int i = 1; i < count; i++)
 		status |= each(ctl, words[i]);
 	return status;

@@ -174,6 +174,8 @@ enum ctl_promote {
 	/* the page (key, ref, place, generation, length, crc) of another engine is to be brought
 	 * into a pool of this host; answered when that is queued. `publish`: PUBLISH_CRC */
 	PROMOTE_COPY = 4,
+	/* the page in memory here is not to be evicted for `length` seconds; 0: it may be again */
+	PROMOTE_PIN = 5,
 	PROMOTE_KINDS
 };
 

@@ -386,6 +386,22 @@ PC_API int pc_match(struct pc_channel *channel, const struct pc_page *pages, uns
 PC_API int pc_prefetch(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
 /*
+ * Has the engine of this host not evict pages of its memory for that many seconds, at most a day;
+ * a later pc_pin() may prolong it, pc_unpin() ends it. Pages can still be removed or cleared. Pins
+ * take engine.pinned_percent of the pools at most, and of a quota; they end with the engine.
+ *
+ * Results: PC_HIT; PC_MISS: the page is not in the memory of this host, see pc_prefetch(); PC_FULL:
+ * too much is pinned, or its group has a `ttl_s`. Others as of pc_exists(). Returns as pc_exists()
+ * does.
+ *
+ *   pc_pin(ch, pages, 256, 3600, 100, results);           the system prompt of all users
+ */
+#define PC_PIN_MAX_S 86400u
+PC_API int pc_pin(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned seconds, unsigned timeout_ms, enum pc_result *ret_results);
+PC_API int pc_unpin(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+/*
  * A hint for the sets that the channel submits from now on. true: their pages follow others of a
  * prompt that are not all stored, so no host can use them at present. They are stored, and evicted
  * before other pages. false, the default: no page before them is known to be missing.
@@ -434,7 +450,8 @@ PC_API int pc_clear_cluster(
  * Limits on this host of the groups in which the session's channels work. -1: as it is; 0: none.
  * `quota_bytes`: page memory that the pages of a group take at most; above it, the group's own
  * oldest pages are evicted, and no others. `ttl_s`: how long pages stay after they were stored,
- * seconds; they go to no disk and no other host. A set that finds the page does not prolong it.
+ * seconds; they go to no disk and no other host. It ends pins, and their pages with them. A set
+ * that finds the page does not prolong it.
  *
  * Each channel tells them with its next batch, and again to the next engine; the last value that
  * is told holds for all clients, and is in the engine's log. Refused, which the log and

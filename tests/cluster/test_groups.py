@@ -90,7 +90,13 @@ class Groups(harness.ClusterTest):
         self.stop_cleanly(engines)
 
     def test_a_group_at_its_quota_takes_nothing_from_a_full_pool(self):
-        engines = self.start(1, pool_bytes="32MiB")
+        for rails in (1, 2):
+            with self.subTest(rails=rails):
+                self.full_pool(rails)
+
+    def full_pool(self, rails):
+        engines = self.start(1, pool_bytes=f"{32 // rails}MiB",
+                             settings=["rail.devices=" + ",".join(["soft"] * rails)])
         tenant, others = self.session(engines, limits=(8 << 20, -1)), self.session(engines)
         self.assertEqual(self.store(tenant, "tenant", 0, 4000), 0)
         self.assertEqual(self.store(others, "others", 0, 12000), 0)  # 6144 fit
@@ -104,6 +110,38 @@ class Groups(harness.ClusterTest):
         counters = engines.status(0)["counters"]
         self.assertGreater(counters["pages_evicted"], evicted + 12000)
         self.assertGreater(counters["pages_over_quota"], 12000)
+        self.stop_cleanly(engines)
+
+    def test_pinned_pages_stay_up_to_their_share(self):
+        engines = self.start(1, pool_bytes="16MiB", settings=["engine.pinned_percent=25"])
+        flood, session = self.session(engines), self.session(engines, limits=(12 << 20, -1))
+        self.assertEqual(self.store(session, "pins", 0, 500), 0)
+        keys = [f"pins {n}" for n in range(500)]
+        self.assertEqual(session.pin("pins", keys[:400] + ["none"], 3600, 20000),
+                         [True] * 400 + [False])
+        self.assertEqual(session.pin("pins", keys[400:450], 1, 20000), [True] * 50)
+        self.assertEqual(self.store(flood, "flood", 0, 40000), 0)
+        self.assertEqual(self.store(session, "pins", 1000, 6000), 0)  # above its quota
+        self.assertEqual(session.exists("pins", keys[:400], 20000), [True] * 400)
+        harness.wait_for(lambda: engines.figure(0, "pinned_bytes") == 400 * PAGE, 60,
+                         "the short pins are over")
+        self.assertEqual(self.store(flood, "flood", 40000, 20000), 0)
+        self.assertLess(self.there(session, "pins", 0, 500), 500)
+        # a quarter of its quota of 3072 pages may be pinned; of the pools: 1024
+        self.assertEqual(self.store(session, "pins", 7000, 500), 0)
+        done = session.pin("pins", [f"pins {n}" for n in range(7000, 7500)], 3600, 20000, True)
+        self.assertEqual((done.count(0), done.count(5)), (768 - 400, 500 - 768 + 400))
+        self.assertEqual(self.store(flood, "flood", 0, 500), 0)
+        done = flood.pin("flood", [f"flood {n}" for n in range(500)], 3600, 20000, True)
+        self.assertEqual((done.count(0), done.count(5)), (1024 - 768, 500 - 1024 + 768))
+        self.assertEqual(engines.status(0)["counters"]["pins_refused"], 132 + 244)
+        self.assertEqual(engines.figure(0, "pinned_bytes"), 4 << 20)
+        # what is removed or unpinned makes room
+        self.assertEqual(session.remove("pins", keys[:100], 20000), [True] * 100)
+        self.assertEqual(session.pin("pins", keys[100:400], 0, 20000), [True] * 300)
+        harness.wait_for(lambda: engines.figure(0, "pinned_bytes") == (4 << 20) - 400 * PAGE, 60,
+                         "the unpinned pages count no more")
+        self.assertEqual(ctl(engines, "pin", "none", group="pins")["results"][0]["result"], "miss")
         self.stop_cleanly(engines)
 
     def test_pages_end_and_their_room_is_back(self):

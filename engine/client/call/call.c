@@ -316,7 +316,9 @@ static void batch_begin(struct pc_batch *b)
 
 		if (p->phase == PAGE_DONE)
 			continue;
-		if (b->kind == BATCH_REMOVE)
+		if (b->kind == BATCH_PIN)
+			page_queue(b, i, PAGE_DISK);
+		else if (b->kind == BATCH_REMOVE)
 			page_queue(b, i, PAGE_REMOVE);
 		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
 			page_too_large(b, i);
@@ -645,6 +647,24 @@ int pc_prefetch(struct pc_channel *channel, const struct pc_page *pages, unsigne
 	unsigned timeout_ms, enum pc_result *ret_results)
 {
 	return batch_call(channel, BATCH_PREFETCH, pages, count, timeout_ms, ret_results, NULL);
+}
+
+int pc_pin(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned seconds, unsigned timeout_ms, enum pc_result *ret_results)
+{
+	if (!channel || !seconds || seconds > PC_PIN_MAX_S)
+		return error_set(
+			-EINVAL, "a pin needs a channel, and lasts 1 to %u seconds", PC_PIN_MAX_S);
+	channel->seconds = seconds;
+	return batch_call(channel, BATCH_PIN, pages, count, timeout_ms, ret_results, NULL);
+}
+
+int pc_unpin(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	if (channel)
+		channel->seconds = 0;
+	return batch_call(channel, BATCH_PIN, pages, count, timeout_ms, ret_results, NULL);
 }
 
 int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

@@ -25,7 +25,8 @@ struct peek;
 /*
  * BATCH_PEEK and BATCH_CLEAR are no calls about pages: their "pages" are the READs of peek_all(),
  * and the requests of pc_clear() and pc_clear_cluster(). BATCH_MATCH asks for all holders of pages
- * (pc_match()), and BATCH_PREFETCH has pages brought to this host; they are in no statistics.
+ * (pc_match()), BATCH_PREFETCH has pages brought to this host, and BATCH_PIN has them kept there;
+ * they are in no statistics.
  */
 enum batch_kind {
 	BATCH_GET,
@@ -35,7 +36,8 @@ enum batch_kind {
 	BATCH_PEEK,
 	BATCH_CLEAR,
 	BATCH_MATCH,
-	BATCH_PREFETCH
+	BATCH_PREFETCH,
+	BATCH_PIN
 };
 
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */

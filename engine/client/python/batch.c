@@ -122,6 +122,10 @@ int call_submit(struct call *c, const struct pc_page *pages, size_t first, size_
 		pc_channel_head(ch, c->storing);
 		return pc_submit_exists(ch, pages, n, ms, result, ret_batch);
 	case VERB_PREFETCH: return pc_submit_prefetch(ch, pages, n, ms, result, ret_batch);
+	case VERB_PIN:
+		*ret_batch = NULL;
+		return c->seconds ? pc_pin(ch, pages, n, c->seconds, ms, result)
+				  : pc_unpin(ch, pages, n, ms, result);
 	default: return pc_submit_remove(ch, pages, n, ms, result, ret_batch);
 	}
 }
@@ -490,6 +494,23 @@ PyObject *batch_prefix(PyObject *self, PyObject *args)
 PyObject *batch_remove(PyObject *self, PyObject *args)
 {
 	return call_of((struct py_session *)self, NULL, args, VERB_REMOVE);
+}
+
+PyObject *batch_pin(PyObject *self, PyObject *args)
+{
+	struct call c = {.session = (struct py_session *)self, .verb = VERB_PIN};
+	PyObject *keys, *result;
+
+	if (!PyArg_ParseTuple(args, "sOII|p:pin", &c.name_space, &keys, &c.seconds, &c.timeout_ms,
+		    &c.results))
+		return NULL;
+	c.keys = keys_of(keys);
+	if (!c.keys)
+		return NULL;
+	c.pages = (size_t)PyTuple_Size(c.keys);
+	result = call(&c, NULL, NULL, hits);
+	Py_DECREF(c.keys);
+	return result;
 }
 
 /* What match() returns. */

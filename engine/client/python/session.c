@@ -471,6 +471,8 @@ static PyMethodDef
 					"prefetch(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host, is being brought there, or is on another host's disk. Returns when the locations are known. results: as in set()."},
 				{"remove", batch_remove, METH_VARARGS,
 					"remove(name_space, keys, timeout_ms, results=False) -> list of bool, one per key: True if the page was stored and is removed from every node. results: as in set()."},
+				{"pin", batch_pin,
+					METH_VARARGS, "pin(name_space, keys, seconds, timeout_ms, results=False) -> list of bool, one per key: True if the page is in the memory of this host and is not evicted for that time, at most 86400; 0: it may be again. False: it is not there, or too much is pinned. results: as in set()."},
 				{"match", batch_match, METH_VARARGS,
 					"match(name_space, keys, timeout_ms, results=False) -> (prefix, unknown, hosts, holders): which hosts have the pages of these keys, at most 65536. prefix: leading keys that some host has; unknown: keys of which an owner could not be asked; hosts: how many have pages. holders: of at most 64 of them, the longest prefix first, then most pages: (ref, prefix, pages, pages on disk, here). ref: the last 8 digits of 'incarnation' in a report's members. results: a fifth element, a list of int as of exists(). A hint, as that is; no page counts as used. Raises OSError."},
 				{"clear", session_clear, METH_VARARGS,

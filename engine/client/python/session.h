@@ -88,7 +88,7 @@ struct py_session {
 	uint64_t calls;              /* calls about pages that found the session open */
 };
 
-enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_PREFETCH, VERB_REMOVE };
+enum verb { VERB_GET, VERB_GET_SIZED, VERB_SET, VERB_EXISTS, VERB_PREFETCH, VERB_REMOVE, VERB_PIN };
 
 /* One call about pages. */
 struct call {
@@ -103,6 +103,7 @@ struct call {
 	uint64_t end_ms;        /* the deadline that follows from it */
 	int storing;            /* exists: nonzero: a set follows, and its lane is used */
 	int gap;                /* set: nonzero: as pc_channel_gap() */
+	unsigned seconds;       /* pin; 0: unpin */
 	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
 	int results;  /* nonzero: the answer names each page's result; an int as above */
 	bool leading; /* only the leading hits count: no batch after one with another result */
@@ -166,6 +167,7 @@ PyObject *batch_exists(PyObject *self, PyObject *args);
 PyObject *batch_prefetch(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);
 PyObject *batch_remove(PyObject *self, PyObject *args);
+PyObject *batch_pin(PyObject *self, PyObject *args);
 PyObject *batch_match(PyObject *self, PyObject *args);
 PyObject *session_clear(PyObject *self, PyObject *args);
 /*

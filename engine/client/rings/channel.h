@@ -106,10 +106,11 @@ struct pc_channel {
 	uint32_t ctl_unpublished;
 	struct match *match;        /* of pc_match(), while it runs: an exists is a match */
 	struct ctl_touches touches; /* of the next CTL_TOUCHES; count 0: none */
-	bool ctl_napped; /* requests were sent while the control plane napped, without a kick */
-	bool gap;        /* of the sets that are submitted from now on, see pc_channel_gap() */
-	bool head;       /* of the look-ups, see pc_channel_head() */
-	bool ctl_urgent; /* an op other than CTL_TOUCHES was submitted since the last flush */
+	bool ctl_napped;  /* requests were sent while the control plane napped, without a kick */
+	bool gap;         /* of the sets that are submitted from now on, see pc_channel_gap() */
+	bool head;        /* of the look-ups, see pc_channel_head() */
+	uint32_t seconds; /* of the pins: their calls wait */
+	bool ctl_urgent;  /* an op other than CTL_TOUCHES was submitted since the last flush */
 	uint64_t touch_woken_ns; /* CLOCK_MONOTONIC of the last wake-up for touches alone, ns */
 	/* number of answers that the control plane owes, one for each page and slot at most; at
 	 * most CTL_DONE_SLOTS */

@@ -60,6 +60,8 @@ static enum ctl_promote disk_purpose(const struct pc_batch *b, const struct page
 {
 	if (b->kind == BATCH_PEEK)
 		return PROMOTE_LOOK;
+	if (b->kind == BATCH_PIN)
+		return PROMOTE_PIN;
 	if (b->kind == BATCH_PREFETCH)
 		return p->at.ref ? PROMOTE_COPY : PROMOTE_EXISTS;
 	if (b->lengths)
@@ -76,7 +78,7 @@ static void disk_step(struct pc_batch *b)
 		struct ctl_op op = {.kind = CTL_PROMOTE,
 			.count = (uint16_t)disk_purpose(b, p),
 			.key = p->key,
-			.length = p->bytes,
+			.length = b->kind == BATCH_PIN ? b->channel->seconds : p->bytes,
 			.ref = p->at.ref,
 			.deadline_ns = b->deadline_ns};
 
@@ -149,10 +151,12 @@ static void disk_answer(
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
-	if (b->kind == BATCH_PREFETCH && status == OP_HIT) {
+	if (b->kind == BATCH_PIN && status <= OP_MISS)
+		page_done(b, i, status == OP_HIT ? PC_HIT : PC_MISS);
+	else if (b->kind == BATCH_PREFETCH && status == OP_HIT) {
 		cache_drop(ch, &p->key); /* the next get finds it here */
 		page_done(b, i, PC_HIT);
-	} else if (b->kind == BATCH_PREFETCH && status == OP_NO_SPACE)
+	} else if (b->kind >= BATCH_PREFETCH && status == OP_NO_SPACE)
 		page_done(b, i, PC_FULL);
 	else if (status == OP_HIT && done->generation && !place_on_disk(done->place))
 		disk_promoted(b, i, done);

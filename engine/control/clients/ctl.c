@@ -528,6 +528,10 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 			ctl_serve_copy(ctl, c, op);
 			break;
 		}
+		if (op->count == PROMOTE_PIN) {
+			ctl_answer_status(ctl, c, op, pin_serve(ctl->control, op));
+			break;
+		}
 		/* fall through */
 	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
 	default:

@@ -5,7 +5,7 @@
  *
  *   ctl.c         ops of clients: taken, served, answered; publish, return, touch, stale, remove
  *   ctl_credit.c  page slots handed to clients in advance, and requests that wait for them
- *   groups.c      CTL_LIMITS: quotas of groups of namespaces, and how long their pages stay
+ *   groups.c      CTL_LIMITS: quotas of groups of namespaces, and how long their pages stay; pins
  *   clear.c       CTL_CLEAR: removes the pages of a group of namespaces
  *   clear_ask.c   CTL_CLEAR of the cluster: raises epochs
  *
@@ -173,6 +173,8 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 
 /* ---- groups.c -------------------------------------------------------------------------------- */
 
+/* Serves the op CTL_PROMOTE with PROMOTE_PIN. */
+enum op_status pin_serve(struct control *control, const struct ctl_op *op);
 /* Serves the op CTL_LIMITS. */
 void groups_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op);
 /* ---- clear.c --------------------------------------------------------------------------------- */

@@ -4,6 +4,9 @@
  * groups_turn(). If the slots that its clients request find no room, it gives them before
  * (evict_refill_by()), so that they cost no other group a page.
  *
+ * A page that clients have pinned is in no list of its group, and pools do not evict it. pins_end()
+ * finds that pins are over: it looks at a part of them at each beat.
+ *
  * With a time, its list in the index is in the order of storing, so the first page that is young
  * enough ends the search. A page that an earlier process has stored has no time: it is too old.
  */
@@ -21,10 +24,11 @@
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
-#define GROUPS_BURST 8192u          /* pages that one turn evicts, at most */
-#define GROUPS_TICK_NS 100000000ull /* of index_account.now */
-#define GROUP_TTL_MAX_S 31536000
-#define GROUPS_TICKS_S 10u
+#define GROUPS_BURST 4096u /* pages that one turn evicts, at most */
+#define GROUPS_TICK_NS (1000000000ull / INDEX_TICKS_S)
+#define PINS_LOOK 16384u /* at one beat, at most */
+#define PINS_LAP 8u      /* beats in which all pins are looked at */
+#define PIN_MAX_S 86400u
 
 /* Returns 0, -ENOSPC: too many groups have limits, -ERANGE: these are too large; or -ENOMEM. */
 static int group_limit(struct control *control, uint32_t number, const struct group_limits *limits)
@@ -83,7 +87,11 @@ static void groups_configure(struct control *control)
 			uint32_t number = group_number(limit.name);
 
 			*(i ? &limits.ttl_s : &limits.quota) = (int64_t)limit.value;
-			if (group_limit(control, number, &limits) == 0)
+			if (group_limit(control, number, &limits) < 0)
+				log_error(
+					"engine.quotas or engine.ttls: no limit of %s: out of memory",
+					limit.name);
+			else
 				index_group(control->index, number)->fixed = true;
 		}
 }
@@ -97,8 +105,11 @@ static unsigned group_expire(struct control *control, struct index_group *group,
 
 	while (n < max && !control->pages_events->busy(control) &&
 		(e = index_oldest(control->index, group)) &&
-		(!e->stored || now - e->stored >= group->ttl_s * GROUPS_TICKS_S)) {
-		evict_take_away(control->evict, &e->key, e->place, e->generation);
+		(!e->stored || now - e->stored >= group->ttl_s * INDEX_TICKS_S)) {
+		const struct page_key key = e->key;
+
+		evict_take_away(control->evict, &key, e->place, e->generation);
+		(void)tier_forget(control, &key); /* it was there before its group had a time */
 		n++;
 	}
 	group->expired += n;
@@ -106,12 +117,64 @@ static unsigned group_expire(struct control *control, struct index_group *group,
 	return n;
 }
 
+/* ---- pins ------------------------------------------------------------------------------------ */
+
+static void pin_end(struct control *control, const struct page_key *key)
+{
+	const struct index_entry *e = index_find(control->index, key);
+
+	if (!e)
+		return;
+	pool_unpin(
+		control->rail[place_rail(e->place)].pool, e->place, e->generation, POOL_PIN_CLIENT);
+	index_unpin(control->index, &e->key);
+}
+
+static void pins_end(struct control *control)
+{
+	uint32_t pins = index_account(control->index)->pins / PINS_LAP + 1;
+	uint32_t look = pins < PINS_LOOK ? pins : PINS_LOOK;
+	const struct index_entry *e;
+
+	while ((e = index_pin_over(control->index, &look)))
+		pin_end(control, &e->key);
+}
+
+enum op_status pin_serve(struct control *control, const struct ctl_op *op)
+{
+	struct index_pins pins = {
+		.until = index_account(control->index)->now + op->length * INDEX_TICKS_S,
+		.percent = (unsigned)control->settings->engine_pinned_percent};
+	const struct index_entry *e = index_find(control->index, &op->key);
+	int rc;
+
+	if (op->length > PIN_MAX_S)
+		return OP_INVALID;
+	if (!e)
+		return OP_MISS;
+	if (!op->length) {
+		pin_end(control, &op->key);
+		return OP_HIT;
+	}
+	for (unsigned i = 0; i < control->rails; i++)
+		pins.most += control->status->pool_bytes[i] * pins.percent / 100;
+	rc = index_pin(control->index, &op->key, &pins);
+	if (rc == 0)
+		rc = pool_pin(control->rail[place_rail(e->place)].pool, e->place, e->generation,
+			POOL_PIN_CLIENT);
+	control->counter[COUNTER_pins_refused] += rc < 0;
+	return rc < 0 ? OP_NO_SPACE : OP_HIT;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
 unsigned groups_turn(struct control *control)
 {
 	struct index_account *account = index_account(control->index);
 	uint32_t beat = control->status->beat;
-	unsigned left = GROUPS_BURST;
-	bool due = account->over;
+	unsigned left = GROUPS_BURST, at = 0;
+	struct index_group *group;
+	bool due = account->over, stopped;
 
 	if (control->evict->beat == UINT32_MAX) /* the first turn */
 		groups_configure(control);
@@ -119,20 +182,24 @@ unsigned groups_turn(struct control *control)
 		control->evict->beat = beat;
 		account->now = (uint32_t)(net_now() / GROUPS_TICK_NS) + 1;
 		due = true;
+		pins_end(control);
 	}
-	account->over = false;
-	for (unsigned i = 0; due && i < account->limits && left; i++) {
-		struct index_group *group = TAILQ_FIRST(&account->limited);
-
-		/* the next turn begins with another one */
-		TAILQ_REMOVE(&account->limited, group, next_limited);
-		TAILQ_INSERT_TAIL(&account->limited, group, next_limited);
+	TAILQ_FOREACH (group, &account->limited, next_limited) {
+		if (!due || !left || control->pages_events->busy(control))
+			break;
+		if (at++ < control->evict->group_at)
+			continue;
 		if (group->quota)
 			left -= evict_group(control->evict, group, 0, left);
 		if (group->ttl_s)
 			left -= group_expire(control, group, left);
 	}
-	if (!left)
-		account->over = true;
+	/* the next turn goes on where this one has stopped, and then with those before */
+	stopped = due && (group || !left);
+	account->over = stopped || (due && control->evict->group_at);
+	if (!stopped)
+		control->evict->group_at = 0;
+	else if (at > control->evict->group_at)
+		control->evict->group_at = at - 1;
 	return GROUPS_BURST - left;
 }

@@ -219,6 +219,7 @@ static void snapshot_take_groups(const struct index_account *account, struct sna
 
 	s->groups = 0;
 	s->groups_more = false;
+	s->pinned_bytes = account->pinned;
 	TAILQ_FOREACH (group, &account->limited, next_limited)
 		snapshot_take_group(group, s);
 	TAILQ_FOREACH (group, &account->groups, next) {

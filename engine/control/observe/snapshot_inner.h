@@ -148,6 +148,7 @@ struct snapshot {
 	struct index_group group[SNAPSHOT_GROUPS];
 	unsigned groups;
 	bool groups_more;
+	uint64_t pinned_bytes;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t http_unauthorized;

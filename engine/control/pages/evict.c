@@ -32,6 +32,8 @@
 #define EVICT_DEMAND_SLOTS_MIN 32u
 /* shortest time in which demand is measured, in ns */
 #define EVICT_WINDOW_NS_MIN 1000000ull
+/* a group that gives its own pages costs others none for this long after slots came, in ns */
+#define EVICT_RESTED_NS 5000000ull
 /* victims between the one that is removed and those whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
 #define PREFETCH_NEAR 4u
@@ -185,6 +187,8 @@ static void class_rest_expire(struct evict_class *class, uint64_t raw_ns)
 	while (gone < class->rests && class->rest[gone].until_ns <= raw_ns)
 		class->resting -= class->rest[gone++].slots;
 	class->rests -= gone;
+	if (gone)
+		class->rested_ns = raw_ns;
 	for (unsigned i = 0; i < class->rests && gone; i++)
 		class->rest[i] = class->rest[i + gone];
 }
@@ -357,6 +361,7 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	struct evict_class *class = evict_class_of(evict, rail, length);
 	struct room room = {.rail = rail};
 	uint32_t want, have, made;
+	bool own;
 
 	if (class->units == 0)
 		return;
@@ -368,9 +373,11 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	have += class->resting;
 	if (have < want && group)
 		have += evict_group(evict, group, more, want - have);
-	if (group || (class->waiting && class->own == class->waiting))
+	own = group || (class->waiting && class->own == class->waiting);
+	if (own)
 		want = class->waiting;
-	if (have >= want)
+	/* slots that have just left limbo are found by pool_take() only */
+	if (have >= want || (own && clock_raw_ns() - class->rested_ns < EVICT_RESTED_NS))
 		return;
 	want -= have;
 	room.units = class->units;

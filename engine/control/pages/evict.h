@@ -56,7 +56,8 @@ struct evict_class {
 	 * Until then the demand evicts nothing: a pool that has room is filled first.
 	 */
 	bool waited;
-	bool slowed; /* a credit request waited since window_ns */
+	bool slowed;        /* a credit request waited since window_ns */
+	uint64_t rested_ns; /* when class_rest_expire() last found that limbo had ended */
 	unsigned rests;
 	struct {
 		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
@@ -79,7 +80,8 @@ struct evict {
 	/* slots that are granted to channels, or were by an earlier engine and are not returned */
 	uint64_t credits;
 	struct used_weight weight;
-	bool keeps_told; /* what the log says */
+	bool keeps_told;   /* what the log says */
+	unsigned group_at; /* of clients/groups.c: where the next look at limits begins */
 	uint32_t beat; /* of clients/groups.c: status_segment.beat at the last look at all limits */
 };
 

@@ -49,6 +49,12 @@ struct node {
 	uint32_t slot_previous;
 	/* the same of its group: the next older and the next newer one; 0: there is none */
 	uint32_t older, newer;
+	uint32_t pin; /* 1 + its number in index.pin; 0: it is not pinned */
+};
+
+/* A node that is pinned, and until when, of index_account.now. */
+struct index_pin {
+	uint32_t node, until;
 };
 #define REMOVED UINT32_MAX
 static_assert(sizeof(struct node) == INDEX_ENTRY_BYTES - sizeof(uint32_t),
@@ -78,6 +84,8 @@ struct index {
 	uint32_t base;
 	uint32_t split; /* number of chains split in this round; base + split chains exist */
 	struct index_account account;
+	struct index_pin *pin;           /* account.pins of them */
+	uint32_t pins_room, pins_cursor; /* `pins_cursor`: the one that is looked at next */
 	/* hash table of the groups: 1 << group_bits chains */
 	struct index_group **group;
 	uint32_t group_bits, group_count;
@@ -251,7 +259,7 @@ static void group_drop(struct index *index, struct index_group *group)
 {
 	struct index_group **link = group_chain(index, group->number);
 
-	if (group->pages || group->limited)
+	if (group->pages || group->limited || group->fixed)
 		return;
 	while (*link != group)
 		link = &(*link)->same;
@@ -259,6 +267,14 @@ static void group_drop(struct index *index, struct index_group *group)
 	index->group_count--;
 	TAILQ_REMOVE(&index->account.groups, group, next);
 	free(group);
+}
+
+/* All pins of the group are over. */
+static void group_unpin(struct index *index, const struct index_group *group)
+{
+	for (uint32_t i = 0; group->pinned && i < index->account.pins; i++)
+		if (epoch_group(&node_at(index, index->pin[i].node)->entry.key) == group->number)
+			index->pin[i].until = 0;
 }
 
 int index_limit(struct index *index, uint32_t number, const struct group_limits *limits)
@@ -276,6 +292,8 @@ int index_limit(struct index *index, uint32_t number, const struct group_limits 
 	}
 	if (limits->quota >= 0)
 		group->quota = (uint64_t)limits->quota;
+	if (limits->ttl_s > 0 && !group->ttl_s)
+		group_unpin(index, group);
 	if (limits->ttl_s >= 0)
 		group->ttl_s = (uint32_t)limits->ttl_s;
 	group->limited = group->quota || group->ttl_s;
@@ -329,6 +347,17 @@ static void group_link(struct index *index, struct index_group *group, uint32_t 
 	group->newest = number + 1;
 }
 
+/* The same, the oldest. */
+static void group_link_oldest(struct index *index, struct index_group *group, uint32_t number)
+{
+	struct node *node = node_at(index, number);
+
+	node->older = 0;
+	node->newer = group->oldest;
+	*(group->oldest ? &node_at(index, group->oldest - 1)->older : &group->newest) = number + 1;
+	group->oldest = number + 1;
+}
+
 static void group_unlink(struct index *index, struct index_group *group, uint32_t number)
 {
 	const struct node *node = node_at(index, number);
@@ -349,12 +378,28 @@ static void group_add(struct index *index, struct index_group *group, uint32_t n
 		index->account.over = true;
 }
 
+/* Takes a node out of the pins. It is in no list then. */
+static void pin_drop(struct index *index, struct index_group *group, uint32_t number)
+{
+	struct node *node = node_at(index, number);
+	struct index_pin *last = &index->pin[--index->account.pins];
+
+	index->pin[node->pin - 1] = *last;
+	node_at(index, last->node)->pin = node->pin;
+	node->pin = 0;
+	index->account.pinned -= node_bytes(node);
+	group->pinned -= node_bytes(node);
+}
+
 static void group_remove(struct index *index, uint32_t number)
 {
 	const struct node *node = node_at(index, number);
 	struct index_group *group = index_group(index, epoch_group(&node->entry.key));
 
-	group_unlink(index, group, number);
+	if (node->pin)
+		pin_drop(index, group, number);
+	else
+		group_unlink(index, group, number);
 	group->pages--;
 	group->bytes -= node_bytes(node);
 	group_drop(index, group);
@@ -370,10 +415,84 @@ void index_used(struct index *index, const struct page_key *key)
 	struct index_group *group = index_group(index, epoch_group(key));
 	uint32_t number = group && group->quota && !group->ttl_s ? *link_find(index, key) : NONE;
 
-	if (number == NONE)
+	if (number == NONE || node_at(index, number)->pin)
 		return;
 	group_unlink(index, group, number);
 	group_link(index, group, number);
+}
+
+static int pins_grow(struct index *index)
+{
+	uint32_t room = index->pins_room ? 2 * index->pins_room : 1024;
+	struct index_pin *more = realloc(index->pin, room * sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	index->pin = more;
+	index->pins_room = room;
+	return 0;
+}
+
+int index_pin(struct index *index, const struct page_key *key, const struct index_pins *pins)
+{
+	uint32_t number = *link_find(index, key);
+	struct index_group *group = index_group(index, epoch_group(key));
+	struct index_account *account = &index->account;
+	struct node *node = number == NONE ? NULL : node_at(index, number);
+
+	if (!node)
+		return -ENOENT;
+	if (group->ttl_s)
+		return -EDQUOT;
+	if (node->pin) {
+		if (index->pin[node->pin - 1].until < pins->until)
+			index->pin[node->pin - 1].until = pins->until;
+		return 0;
+	}
+	if (account->pinned + node_bytes(node) > pins->most ||
+		(group->quota &&
+			group->pinned + node_bytes(node) > group->quota * pins->percent / 100))
+		return -EDQUOT;
+	if (account->pins == index->pins_room && pins_grow(index) < 0)
+		return -ENOMEM;
+	index->pin[account->pins] = (struct index_pin){.node = number, .until = pins->until};
+	node->pin = ++account->pins;
+	account->pinned += node_bytes(node);
+	group->pinned += node_bytes(node);
+	group_unlink(index, group, number);
+	return 0;
+}
+
+void index_unpin(struct index *index, const struct page_key *key)
+{
+	uint32_t number = *link_find(index, key);
+	struct index_group *group = index_group(index, epoch_group(key));
+
+	if (number == NONE || !node_at(index, number)->pin)
+		return;
+	pin_drop(index, group, number);
+	if (group->ttl_s) {
+		node_at(index, number)->entry.stored = 0; /* its group has got a time meanwhile */
+		group_link_oldest(index, group, number);
+	} else {
+		group_link(index, group, number);
+	}
+}
+
+struct index_entry *index_pin_over(struct index *index, uint32_t *look)
+{
+	while (*look && index->account.pins) {
+		const struct index_pin *pin;
+
+		--*look;
+		if (index->pins_cursor >= index->account.pins)
+			index->pins_cursor = 0;
+		pin = &index->pin[index->pins_cursor];
+		if (pin->until <= index->account.now)
+			return &node_at(index, pin->node)->entry;
+		index->pins_cursor++;
+	}
+	return NULL;
 }
 
 /*
@@ -456,6 +575,7 @@ void index_close(struct index *index)
 	segments_free(&index->nodes);
 	segments_free(&index->buckets);
 	free(index->slot);
+	free(index->pin);
 	free(index);
 }
 

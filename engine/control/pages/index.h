@@ -74,6 +74,7 @@ struct index_group {
 	uint32_t number;
 	uint32_t oldest, newest; /* of its pages, as nodes of index.c */
 	uint64_t bytes, pages;   /* bytes: index_bytes() */
+	uint64_t pinned;         /* of `bytes` */
 	bool limited;            /* it has a quota or a time */
 	bool fixed;              /* by the settings */
 	uint32_t ttl_s;          /* 0: none */
@@ -114,13 +115,31 @@ bool index_ends(const struct index *index, const struct page_key *key);
 
 /* Of all groups. */
 struct index_account {
-	/* the time that pages get that are put from now on: tenths of a second, 1 at least */
+	/* the time that pages get that are put from now on, 1 at least; INDEX_TICKS_S a second */
 	uint32_t now;
-	bool over; /* a put or a limit may have made a group larger than its quota */
+	uint32_t pins;   /* pages that are pinned */
+	uint64_t pinned; /* their bytes */
+	bool over;       /* a put or a limit may have made a group larger than its quota */
 	struct index_groups groups, limited; /* `limited`: those with limits, and how many */
 	unsigned limits;
 };
 struct index_account *index_account(struct index *index);
+#define INDEX_TICKS_S 10u
+
+struct index_pins {
+	uint32_t until;   /* of index_account.now */
+	uint64_t most;    /* bytes that may be pinned in all */
+	unsigned percent; /* of the quota of its group, that may be */
+};
+/*
+ * The page is in no list of its group until index_unpin(), which the caller calls, or its removal.
+ * Pinned again, the later time holds. Returns 0; -ENOENT: the key is not there, -EDQUOT: too much
+ * is pinned, or its group has a time, which ends its pins; or -ENOMEM.
+ */
+int index_pin(struct index *index, const struct page_key *key, const struct index_pins *pins);
+void index_unpin(struct index *index, const struct page_key *key);
+/* A page whose pin is over, among the next *look ones, which are counted down; NULL: none. */
+struct index_entry *index_pin_over(struct index *index, uint32_t *look);
 
 /* True if the slot has an entry. */
 bool index_slot_any(const struct index *index, uint32_t slot);

@@ -112,9 +112,6 @@ void pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool
 void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk);
 /* True if the page is on disk, is being written to it, or does not exist. */
 bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation);
-/* Keeps the page from being evicted until pool_unpin() or pool_retire(). -EINVAL: not a page. */
-int pool_pin(struct pool *pool, uint32_t place, uint32_t generation);
-void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation);
 
 /* ---- pool: what the scrubber needs ----------------------------------------------------------- */
 

@@ -437,36 +437,46 @@ bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation)
 	return slot == NONE || pool->slots[slot].disk & (SLOT_CLEAN | SLOT_WRITING);
 }
 
-int pool_pin(struct pool *pool, uint32_t place, uint32_t generation)
+int pool_pin(struct pool *pool, uint32_t place, uint32_t generation, enum pool_pin why)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
 	if (slot == NONE)
 		return -EINVAL;
-	if (pool->slots[slot].disk & SLOT_PINNED)
-		return 0;
-	pool->slots[slot].disk |= SLOT_PINNED;
-	slot_chunk(pool, slot)->pinned++;
-	pool->class[slot_chunk(pool, slot)->class].pinned++;
+	if (!(pool->slots[slot].disk & SLOT_PINS)) {
+		slot_chunk(pool, slot)->pinned++;
+		pool->class[slot_chunk(pool, slot)->class].pinned++;
+	}
+	if (why == POOL_PIN_CLIENT && !(pool->slots[slot].disk & SLOT_KEPT)) {
+		slot_chunk(pool, slot)->kept++;
+		pool->class[slot_chunk(pool, slot)->class].kept++;
+	}
+	pool->slots[slot].disk |= (uint8_t)why;
 	return 0;
 }
 
-/* The slot leaves the state PAGE, or is handed out: what the disk tier knew of it is void. */
-static void slot_unpin(struct pool *pool, uint32_t slot)
+/* `pins`: SLOT_PINNED, SLOT_KEPT or both. */
+static void slot_unpin(struct pool *pool, uint32_t slot, unsigned pins)
 {
-	if (!(pool->slots[slot].disk & SLOT_PINNED))
+	if (!(pool->slots[slot].disk & pins))
 		return;
-	pool->slots[slot].disk &= (uint8_t)~SLOT_PINNED;
+	if (pool->slots[slot].disk & pins & SLOT_KEPT) {
+		slot_chunk(pool, slot)->kept--;
+		pool->class[slot_chunk(pool, slot)->class].kept--;
+	}
+	pool->slots[slot].disk &= (uint8_t)~pins;
+	if (pool->slots[slot].disk & SLOT_PINS)
+		return;
 	slot_chunk(pool, slot)->pinned--;
 	pool->class[slot_chunk(pool, slot)->class].pinned--;
 }
 
-void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation)
+void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation, enum pool_pin why)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
 	if (slot != NONE)
-		slot_unpin(pool, slot);
+		slot_unpin(pool, slot, why);
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -565,7 +575,7 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 	if (slot == NONE)
 		return -EINVAL;
 	page_head_retire(&pool->heads[place_unit(place)]);
-	slot_unpin(pool, slot);
+	slot_unpin(pool, slot, SLOT_PINS);
 	queue_remove(pool, slot);
 	slot_chunk(pool, slot)->pages--;
 	pool->pages--;

@@ -130,6 +130,11 @@ unsigned pool_why(const struct pool *pool, uint32_t place, uint32_t generation);
 uint64_t pool_hot_bytes(const struct pool *pool); /* bytes of the slots of pages with PAGE_HOT */
 /* The generation of the page at `place`, which may be any number; 0: no page is there. */
 uint32_t pool_generation(const struct pool *pool, uint32_t place);
+/* Why a page is not evicted: its readers have not read it yet, or clients want it. */
+enum pool_pin { POOL_PIN_READER = 4, POOL_PIN_CLIENT = 16 };
+/* Keeps the page from being evicted until pool_unpin() or pool_retire(). -EINVAL: not a page. */
+int pool_pin(struct pool *pool, uint32_t place, uint32_t generation, enum pool_pin why);
+void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation, enum pool_pin why);
 /* Sets the weight of pages that were used again (ghost.h). */
 void pool_weigh(struct pool *pool, uint32_t used_weight);
 

@@ -44,6 +44,8 @@
 #define TOUCH_RUN_NS 200000u
 /* dirty pages that the search for a clean one passes, on average, at most */
 #define CLEAN_STEPS 16u
+/* pages that clients have pinned which the search for victims passes, at most */
+#define KEPT_STEPS 32768u
 /* Pages that one call of pool_ahead() looks at, at most. */
 #define AHEAD_STEPS 2048u
 /* share of the pages of a class that may be missing on disk before another lap begins */
@@ -304,7 +306,7 @@ static uint32_t class_limbo(const struct pool *pool, const struct size_class *cl
 /* Whether the page may be evicted; `clean`: only if it is on disk or being written. */
 static bool page_pickable(const struct slot *page, bool clean)
 {
-	return !(page->disk & SLOT_PINNED) && !(clean && slot_dirty(page));
+	return !(page->disk & SLOT_PINS) && !(clean && slot_dirty(page));
 }
 
 /*
@@ -363,14 +365,21 @@ static unsigned queues_pick(struct pool *pool, struct size_class *class, bool cl
 	uint32_t at[QUEUES] = {class->queue[QUEUE_NEW].oldest, class->queue[QUEUE_USED].oldest};
 	uint32_t pages = queues_pages(pool, class, clean);
 	unsigned want = max < pages ? max : pages, n = 0, from;
+	uint32_t kept = KEPT_STEPS;
 	uint64_t skips = clean ? (uint64_t)want * CLEAN_STEPS : UINT64_MAX;
 
-	while (n < want && skips && (from = queue_next(pool, class, at)) != QUEUES) {
+	while (n < want && skips && kept && (from = queue_next(pool, class, at)) != QUEUES) {
 		uint32_t slot = at[from];
 		struct slot *page = &pool->slots[slot];
 
 		at[from] = page->newer;
-		if (page_pickable(page, clean) && slot >> pool->shift != pool->drain)
+		if (page->disk & SLOT_KEPT) {
+			queue_unlink(
+				pool, slot); /* clients want it: the next pick passes no pins */
+			page->queued_at = (uint32_t)pool->published;
+			queue_link(pool, slot, NONE);
+			kept--;
+		} else if (page_pickable(page, clean) && slot >> pool->shift != pool->drain)
 			victim_name(pool, slot, &ret_victims[n++]);
 		else
 			skips--;
@@ -418,6 +427,14 @@ static void drain_rest(struct pool *pool)
 		pool->class[chunk->class].limbo -= chunk->limbo;
 		pool->drain = NONE;
 	}
+}
+
+/* Whether the draining chunk has pages that may be evicted, or slots in limbo. */
+static bool drain_moves(const struct pool *pool)
+{
+	const struct chunk *chunk = &pool->chunk[pool->drain];
+
+	return chunk->pages - chunk->pinned + chunk->limbo != 0;
 }
 
 /*
@@ -468,7 +485,7 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 		const struct chunk *chunk = &pool->chunk[i];
 
 		if (chunk->class == NONE || chunk->class == class || chunk->leaves_for ||
-			chunk->pages + chunk->limbo == 0)
+			chunk->kept || chunk->pages + chunk->limbo == 0)
 			continue;
 		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best]))
 			best = i;
@@ -485,16 +502,15 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 {
 	uint32_t chosen;
 
-	if (pool->drain != NONE &&
-		pool->chunk[pool->drain].pages + pool->chunk[pool->drain].limbo != 0)
+	if (pool->drain != NONE && drain_moves(pool))
 		return drain_pick(pool, clean, max, ret_victims);
 	chosen = drain_choose(pool, class);
 	if (chosen == NONE)
 		return 0;
 	if (pool->drain != NONE) {
 		/*
-		 * The chunk that is draining contains only credits: give up its drain only for a
-		 * chunk without credits.
+		 * The chunk that is draining contains only credits and pages that are pinned: give
+		 * up its drain only for a chunk without credits.
 		 */
 		if (pool->chunk[chosen].credits)
 			return 0;
@@ -521,7 +537,7 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 		const struct chunk *chunk = &pool->chunk[i];
 
 		if (chunk->class == class || chunk->class == NONE || chunk->credits ||
-			chunk->leaves_for || chunk->pages + chunk->limbo == 0 ||
+			chunk->leaves_for || chunk->kept || chunk->pages + chunk->limbo == 0 ||
 			chunk->used_at >= other)
 			continue;
 		other = chunk->used_at;
@@ -543,7 +559,10 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 		return 0;
 	if (pool->drain != NONE)
 		drain_rest(pool);
-	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
+	if (pool->drain != NONE && pool->chunk[pool->drain].kept)
+		drain_give_up(pool);
+	if (pool->drain != NONE &&
+		pool->chunk[pool->drain].pages > pool->chunk[pool->drain].pinned) {
 		if (pool->chunk[pool->drain].leaves_for == units)
 			return drain_pick(pool, clean, max, ret_victims);
 		if (++pool->drain_ignored > DRAIN_PATIENCE)
@@ -551,7 +570,8 @@ unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsign
 	}
 	number = class_serving(pool, units);
 	class = number == NONE ? NULL : &pool->class[number];
-	if (!class || class_pages(pool, class) + class_limbo(pool, class) == 0)
+	/* pages that clients have pinned stay for long: the chunk that drains has none of them */
+	if (!class || class_pages(pool, class) - class->kept + class_limbo(pool, class) == 0)
 		return chunks_for(pool, units)
 			       ? 0
 			       : drain_for_need(pool, number, units, clean, max, ret_victims);

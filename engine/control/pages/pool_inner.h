@@ -52,8 +52,11 @@ enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
 enum slot_disk {
 	SLOT_WRITING = 1, /* its bytes are being written to disk: it is not handed out before */
 	SLOT_CLEAN = 2,   /* in state PAGE: the page is on disk */
-	SLOT_PINNED = 4,  /* in state PAGE: the page is not evicted */
-	SLOT_HELD = 8,    /* in state LIMBO: limbo has ended, only the write has not */
+	/* in state PAGE: the page is not evicted */
+	SLOT_PINNED = POOL_PIN_READER,
+	SLOT_KEPT = POOL_PIN_CLIENT,
+	SLOT_PINS = SLOT_PINNED | SLOT_KEPT,
+	SLOT_HELD = 8, /* in state LIMBO: limbo has ended, only the write has not */
 };
 
 struct slot {
@@ -100,6 +103,7 @@ struct chunk {
 	/* neighbours of this chunk in pool->empty, or in the list `ready` of its size class */
 	uint32_t next, prev;
 	uint32_t pinned; /* of `pages` */
+	uint32_t kept;   /* of `pinned`: by clients, for long: the chunk does not drain */
 	/*
 	 * page size, in units, for which the chunk is emptied: none of its slots is handed out, and
 	 * its class does not count them as free; 0: it is not
@@ -137,6 +141,7 @@ struct size_class {
 	/* `limbo`: without the slots of chunks that leave and have only slots in limbo */
 	uint32_t pages, limbo;
 	uint32_t pinned; /* of `pages` */
+	uint32_t kept;   /* of `pinned`, by clients */
 	struct queue queue[QUEUES];
 	uint32_t dirty; /* of `pages`: neither on disk nor being written */
 	/* pages evicted since this class last looked for an idle chunk of another class */

@@ -63,7 +63,7 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	struct pool_proven proven = {.length = 0};
 	struct tier_spill *spill;
 
-	if (!budget_has(t, bytes))
+	if (!budget_has(t, bytes) || index_ends(t->control->index, &page->key))
 		return false;
 	(void)pool_proven(pool, page->place, page->generation, &proven);
 	spill = calloc(1, sizeof(*spill));

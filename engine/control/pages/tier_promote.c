@@ -30,7 +30,8 @@
 
 static void pin_end(struct tier *t, struct tier_pin *pin)
 {
-	pool_unpin(t->control->rail[place_rail(pin->place)].pool, pin->place, pin->generation);
+	pool_unpin(t->control->rail[place_rail(pin->place)].pool, pin->place, pin->generation,
+		POOL_PIN_READER);
 	LIST_REMOVE(pin, same);
 	TAILQ_REMOVE(&t->wheel[pin->step], pin, next);
 	t->pinned_bytes -= pin->bytes;
@@ -55,7 +56,8 @@ void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t byte
 	uint64_t now_ns = net_now(), steps;
 	struct tier_pin *pin = readers ? malloc(sizeof(*pin)) : NULL;
 
-	if (!pin || pool_pin(t->control->rail[place_rail(place)].pool, place, generation) < 0) {
+	if (!pin || pool_pin(t->control->rail[place_rail(place)].pool, place, generation,
+			    POOL_PIN_READER) < 0) {
 		free(pin);
 		t->pinned_bytes -= bytes;
 		t->promote_due = true;
@@ -355,6 +357,7 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 	struct pool *pool = control->rail[promote->rail].pool;
 
 	if (request->status != DISK_OK || promote->removed ||
+		index_ends(control->index, &request->key) ||
 		index_put(control->index, &entry, NULL) < 0)
 		return false;
 	(void)pool_prove(pool, &(struct pool_proven){.key = request->key,

@@ -24,7 +24,8 @@
 
 static struct page_key key_of(uint32_t n)
 {
-	return (struct page_key){{n * 0x9e3779b97f4a7c15ull, n + 1}};
+	/* of one group, as nearly all pages of a host */
+	return (struct page_key){{n * 0x9e3779b97f4a7c15ull & ~PAGE_GROUP_0, n + 1}};
 }
 
 static struct index_entry entry_of(uint32_t n, uint32_t generation)
@@ -378,6 +379,70 @@ static void groups_are_counted_and_listed_by_age(void **state)
 	index_close(index);
 }
 
+static void pins_end_and_are_counted(void **state)
+{
+	struct index_pins pins = {.until = 20, .most = 300 * 2 * PAGE_UNIT, .percent = 50};
+	struct index_account *account;
+	struct index_group *group;
+	struct index_entry entry, *over;
+	struct index *index;
+	uint32_t look;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	account = index_account(index);
+	account->now = 10;
+	for (uint32_t n = 0; n < 400; n++) {
+		entry = grouped(n, n % 2);
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+	}
+	group = index_group(index, 1);
+	for (uint32_t n = 0; n < 400; n++) {
+		entry = grouped(n, n % 2);
+		pins.until = 20 + n % 3;
+		assert_int_equal(index_pin(index, &entry.key, &pins), n < 300 ? 0 : -EDQUOT);
+	}
+	assert_int_equal(account->pinned, pins.most);
+	assert_int_equal(group->pinned, 150 * 2 * PAGE_UNIT);
+	assert_int_equal(oldest_place(index, 1), 301);
+	for (uint32_t n = 0; n < 100; n++) { /* removed ones are pinned no more */
+		entry = grouped(n, n % 2);
+		assert_true(index_remove(index, &entry.key));
+	}
+	assert_int_equal(account->pins, 200);
+	entry = grouped(500, 1);
+	assert_int_equal(index_pin(index, &entry.key, &pins), -ENOENT);
+	group->quota = 400 * PAGE_UNIT; /* half of it is 100 pages, of which it has 100 */
+	entry = grouped(301, 1);
+	assert_int_equal(index_pin(index, &entry.key, &pins), -EDQUOT);
+	entry = grouped(300, 0);
+	assert_int_equal(index_pin(index, &entry.key, &pins), 0);
+	entry = grouped(101, 1); /* the later time holds */
+	pins.until = 40;
+	assert_int_equal(index_pin(index, &entry.key, &pins), 0);
+	pins.until = 5;
+	assert_int_equal(index_pin(index, &entry.key, &pins), 0);
+	look = 1000;
+	assert_null(index_pin_over(index, &look));
+	account->now = 22;
+	look = 1000;
+	while ((over = index_pin_over(index, &look))) {
+		struct page_key key = over->key;
+
+		index_unpin(index, &key);
+	}
+	assert_int_equal(account->pins, 1);
+	assert_int_equal(account->pinned, 2 * PAGE_UNIT);
+	index_unpin(index, &entry.key);
+	assert_int_equal(account->pinned, 0);
+	for (uint32_t n = 100; n < 400; n++) { /* all are in their lists again */
+		entry = grouped(n, n % 2);
+		assert_true(index_remove(index, &entry.key));
+	}
+	group->quota = 0;
+	index_close(index);
+}
+
 /* Prints the time that inserts, look-ups and removes take; does not check it. */
 static void a_million_entries_are_inserted_and_removed(void **state)
 {
@@ -430,6 +495,7 @@ int main(void)
 		cmocka_unit_test(a_walk_over_many_holes_is_split_into_slices),
 		cmocka_unit_test(holes_are_filled_before_the_table_grows),
 		cmocka_unit_test(groups_are_counted_and_listed_by_age),
+		cmocka_unit_test(pins_end_and_are_counted),
 		cmocka_unit_test(a_million_entries_are_inserted_and_removed),
 	};
 

@@ -204,7 +204,9 @@ static void a_clean_victim_is_found_among_dirty_pages(void **state)
 		pool_clean_set(pool, all[i].place, all[i].generation, true);
 	for (unsigned i = pages - 8; i < pages; i++)
 		assert_int_equal(pool_write_begin(pool, all[i].place, all[i].generation), 0);
-	assert_int_equal(pool_pin(pool, all[pages - 1].place, all[pages - 1].generation), 0);
+	assert_int_equal(
+		pool_pin(pool, all[pages - 1].place, all[pages - 1].generation, POOL_PIN_READER),
+		0);
 	assert_int_equal(pool_victims(pool, PAGE, true, 256, victim), 15);
 	for (unsigned i = 0; i < 15; i++)
 		assert_int_equal(victim[i].place, all[pages - 16 + i].place);
@@ -295,13 +297,14 @@ static void a_pinned_page_is_not_evicted(void **state)
 	(void)state;
 	/* The first of two, so that the hand comes to it before it has made a lap. */
 	assert_int_equal(pool_victims(pool, PAGE, false, 2, victim), 2);
-	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
-	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation + 1), -EINVAL);
+	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER), 0);
+	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation + 1, POOL_PIN_READER),
+		-EINVAL);
 	n = pool_victims(pool, PAGE, false, 256, victim + 1);
 	assert_int_equal(n, pages - 1);
 	for (unsigned i = 1; i <= n; i++)
 		assert_int_not_equal(victim[i].place, victim[0].place);
-	pool_unpin(pool, victim[0].place, victim[0].generation);
+	pool_unpin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER);
 	assert_int_equal(pool_victims(pool, PAGE, false, 256, victim), pages);
 	pool_close(pool);
 }
@@ -315,7 +318,7 @@ static void a_removed_page_loses_its_pin(void **state)
 
 	(void)state;
 	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
-	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
+	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER), 0);
 	evict(pool, &victim[0]);
 	now_ns += LIMBO_NS;
 	assert_int_equal(take_at(pool, PAGE, now_ns, &place, &generation), 0);
@@ -323,9 +326,9 @@ static void a_removed_page_loses_its_pin(void **state)
 	assert_int_equal(
 		pool_publish(pool, place, generation, &(struct page_key){{7, 7}}, PAGE), 0);
 	/* The new page is neither pinned nor on disk, whatever the old one was. */
-	pool_unpin(pool, victim[0].place, victim[0].generation);
+	pool_unpin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER);
 	assert_false(pool_clean(pool, place, generation));
-	assert_int_equal(pool_pin(pool, place, generation), 0);
+	assert_int_equal(pool_pin(pool, place, generation, POOL_PIN_READER), 0);
 	pool_close(pool);
 }
 

@@ -158,11 +158,74 @@ static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	draining = place_unit(victim[0].place) / 256;
-	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
+	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER), 0);
 	n = pool_victims(pool, PAGE_UNIT, false, 2000, victim);
 	assert_int_equal(n, 3 * 256);
 	while (n--)
 		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
+	pool_close(pool);
+}
+
+/* Clients pin for hours: the chunk that drains is given up for one without pins. */
+static void a_chunk_whose_pages_are_pinned_holds_no_drain_up(void **state)
+{
+	static struct pool_victim victim[300];
+	struct pool *pool = pool_new(4 * MIB);
+	unsigned draining, n;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	n = pool_victims(pool, MIB, false, 300, victim);
+	assert_int_equal(n, 256);
+	draining = place_unit(victim[0].place) / 256;
+	while (n--)
+		assert_int_equal(
+			pool_pin(pool, victim[n].place, victim[n].generation, POOL_PIN_CLIENT), 0);
+	n = pool_victims(pool, MIB, false, 300, victim);
+	assert_int_equal(n, 256);
+	while (n--)
+		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
+	pool_close(pool);
+}
+
+/* A size of which clients have pinned all pages gets room from another one. */
+static void a_class_whose_pages_are_pinned_takes_a_chunk(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	static struct pool_victim victim[300];
+	struct pool_place large;
+
+	(void)state;
+	assert_true(page_new(pool, MIB, 5000, NULL));
+	assert_int_equal(pool_recent(pool, 1, &large), 1);
+	assert_int_equal(pool_pin(pool, large.place, large.generation, POOL_PIN_CLIENT), 0);
+	for (uint32_t i = 0; i < 3 * 256; i++)
+		assert_true(page_new(pool, PAGE_UNIT, i + 1, NULL));
+	assert_int_equal(pool_victims(pool, MIB, false, 300, victim), 256);
+	assert_int_equal(victim[0].length, PAGE_UNIT);
+	pool_close(pool);
+}
+
+/* A page may have two pins, and is evicted when both have ended. */
+static void both_pins_of_a_page_must_end(void **state)
+{
+	static struct pool_victim victim[2000];
+	struct pool *pool = pool_new(4 * MIB);
+	const enum pool_pin pin[] = {POOL_PIN_READER, POOL_PIN_CLIENT};
+	struct pool_victim one;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, &one), 1);
+	for (unsigned first = 0; first < 2; first++) {
+		assert_int_equal(pool_pin(pool, one.place, one.generation, pin[0]), 0);
+		assert_int_equal(pool_pin(pool, one.place, one.generation, pin[1]), 0);
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 2000, victim), 1023);
+		pool_unpin(pool, one.place, one.generation, pin[first]);
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 2000, victim), 1023);
+		pool_unpin(pool, one.place, one.generation, pin[!first]);
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 2000, victim), 1024);
+	}
 	pool_close(pool);
 }
 
@@ -308,6 +371,9 @@ int main(void)
 		cmocka_unit_test_setup(a_class_evicts_no_pages_of_its_draining_chunk, start),
 		cmocka_unit_test_setup(
 			a_class_evicts_the_pages_of_its_only_chunk_although_it_drains, start),
+		cmocka_unit_test_setup(a_chunk_whose_pages_are_pinned_holds_no_drain_up, start),
+		cmocka_unit_test_setup(a_class_whose_pages_are_pinned_takes_a_chunk, start),
+		cmocka_unit_test_setup(both_pins_of_a_page_must_end, start),
 		cmocka_unit_test_setup(an_idle_chunk_with_a_credit_keeps_its_pages, start),
 		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
 		cmocka_unit_test_setup(

@@ -332,14 +332,15 @@ static void pages_that_are_read_are_passed_over(void **state)
 		assert_true(page_new(pool, MIB, n, &place[n]));
 	for (unsigned n = 2; n <= 4; n++)
 		pool_touch(pool, place[n]);
-	assert_int_equal(pool_pin(pool, place[1], 1), 0);
-	assert_int_equal(pool_pin(pool, place[1], 1), 0); /* it has one pin all the same */
+	assert_int_equal(pool_pin(pool, place[1], 1, POOL_PIN_READER), 0);
+	assert_int_equal(
+		pool_pin(pool, place[1], 1, POOL_PIN_READER), 0); /* it has one pin all the same */
 	for (unsigned round = 0; round < 3; round++) {
 		assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 3);
 		for (unsigned i = 0; i < 3; i++)
 			assert_int_equal(victim[i].key.word[0], 4 - i);
 	}
-	pool_unpin(pool, place[1], 1);
+	pool_unpin(pool, place[1], 1, POOL_PIN_READER);
 	assert_int_equal(pool_victims(pool, MIB, false, 4, victim), 4);
 	assert_int_equal(victim[0].key.word[0], 1);
 	pool_close(pool);

@@ -255,6 +255,49 @@ static void the_passive_qps_of_a_dead_member_are_destroyed(void **state)
 	assert_true(nodes_until(qps_alive == 0, 1000));
 }
 
+static void links_close(struct member *member, bool barred)
+{
+	struct rpc_link *both[] = {member->contact->out, member->contact->in};
+
+	for (unsigned i = 0; i < 2; i++) {
+		if (!both[i])
+			continue;
+		both[i]->barred = barred;
+		rpc_link_close(both[i]);
+	}
+}
+
+/* Its key or certificate is no longer good: it comes with a good one in time, or is barred. */
+static void a_member_without_a_right_loses_its_queue_pairs(void **state)
+{
+	struct control *server = &node[1].control;
+	struct member *reader = member_find(server->members, "node-0");
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		node[i].settings.cluster_dead_after_ms = 60000;
+	connected(0);
+	links_close(reader, true);
+	assert_true(nodes_until(member_link_of(reader), 1000));
+	nodes_run(2000);
+	counts_are(1, 0, 1, 2);
+	node[0].stalled = true;
+	links_close(reader, true);
+	nodes_run(900);
+	counts_are(1, 0, 1, 2);
+	assert_true(nodes_until(server->counter[COUNTER_members_barred] == 1, 200));
+	nodes_run(10);
+	counts_are(1, 0, 0, 0);
+	assert_true(sees_count(1, 2));
+	node[0].stalled = false;
+	assert_true(nodes_until(member_link_of(reader), 5000));
+	/* a dial that is refused shows it at once */
+	links_close(reader, false);
+	member_dial_failed(server, reader->contact->dial, EACCES);
+	assert_int_equal(server->counter[COUNTER_members_barred], 2);
+	conns_stop(&node[0].control);
+}
+
 /*
  * Node 1 removed node 0, which did not run, and ended its queue pairs. Node 0 still has node 1 on
  * its map, and learns it from the Hello of the next link.
@@ -450,6 +493,7 @@ int main(void)
 		T(a_connect_without_an_answer_is_refused),
 		T(the_active_qps_to_a_dead_member_are_dropped),
 		T(the_passive_qps_of_a_dead_member_are_destroyed),
+		T(a_member_without_a_right_loses_its_queue_pairs),
 		T(connections_with_a_member_that_removed_this_engine_are_made_anew),
 		T(commands_that_a_full_inbox_refuses_are_sent_later_in_order),
 		T(stopping_drops_all_connections_and_waits_for_those_that_rails_hold),

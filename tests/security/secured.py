@@ -46,6 +46,8 @@ unique_subject = no
 commonName = optional
 """
 
+    KEYS = ("EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+
     def __init__(self, folder, name="ca"):
         self.folder, self.made = os.path.join(folder, name), 0
         os.makedirs(self.folder)
@@ -64,8 +66,7 @@ commonName = optional
         harness.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
 
     def key(self, path):
-        self.openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out",
-                     path)
+        self.openssl("genpkey", "-algorithm", *self.KEYS, "-out", path)
 
     def engine(self, folder, name, days=(-1, 30), cluster="default", files=("key", "cert", "ca")):
         """Writes what cluster.tls_dir of that engine has; days from now on. Returns where the CA

@@ -118,6 +118,10 @@ class WithCertificates(Attack, Certificates):
         """The engine signs for each of them."""
         self.attack(client_hello())
 
+    def test_signatures_that_take_long_keep_no_engine_out(self):
+        self.ca.KEYS = ("RSA", "-pkeyopt", "rsa_keygen_bits:2048")
+        self.attack(client_hello())
+
     def test_handshakes_that_come_at_once_keep_no_engine_out(self):
         self.attack(client_hello(), at_once=500)
 

@@ -501,6 +501,11 @@ struct net_listener *net_listen(struct event_base *base, int fd,
 	return listener;
 }
 
+void net_listen_gate(struct net_listener *listener, const struct net_gate *gate)
+{
+	(void)listener, (void)gate;
+}
+
 void net_listen_again(struct net_listener *listener)
 {
 	(void)listener;

@@ -153,6 +153,8 @@ struct net_listen_calls {
  */
 struct net_listener *net_listen(struct event_base *base, int fd,
 	const struct net_listen_calls *calls, void *context, struct sockaddr_storage *ret_own);
+/* While many connections wait at the gate, no more are accepted. The gate outlives the listener. */
+void net_listen_gate(struct net_listener *listener, const struct net_gate *gate);
 void net_listen_again(struct net_listener *listener);
 void net_listener_free(struct net_listener *listener);
 

@@ -69,18 +69,22 @@ struct net_tls {
 struct net_gate {
 	struct net_timer *turn; /* the next turn of the loop */
 	uint64_t spent_ns;      /* in this turn */
+	unsigned waits;
 	TAILQ_HEAD(, net_link) waiting;
 };
 
-#define ACCEPTS_MAX 16u /* connections in one turn of the loop */
+#define GATE_WAITS_MAX 64u /* from then on no connections are accepted: none of these is in vain */
+#define ACCEPTS_MAX 16u    /* connections in one turn of the loop */
+#define ACCEPT_PAUSE_US 1000u
 
 struct net_listener {
 	struct evconnlistener *listener;
 	struct event_base *base;
 	const struct net_listen_calls *calls;
 	void *context;
-	struct net_timer *again; /* accepts on, after ACCEPTS_MAX in one turn of the loop */
-	unsigned accepted;       /* in this turn */
+	struct net_timer *again;     /* accepts on, after ACCEPTS_MAX in one turn of the loop */
+	unsigned accepted;           /* in this turn */
+	const struct net_gate *gate; /* NULL: none */
 };
 
 /* ---- slices of the loop ---------------------------------------------------------------------- */
@@ -233,6 +237,24 @@ static BIO_METHOD *wire_method(void)
 	return method;
 }
 
+static void gate_leave(struct net_link *link)
+{
+	TAILQ_REMOVE(&link->tls->gate->waiting, link, next);
+	link->tls->gate->waits--;
+	link->tls->waits = false;
+}
+
+/* Whose first message was answered goes first. */
+static void gate_enter(struct net_link *link)
+{
+	if (link->tls->taken)
+		TAILQ_INSERT_HEAD(&link->tls->gate->waiting, link, next);
+	else
+		TAILQ_INSERT_TAIL(&link->tls->gate->waiting, link, next);
+	link->tls->gate->waits++;
+	link->tls->waits = true;
+}
+
 static void tls_free(struct net_link *link)
 {
 	struct net_tls *tls = link->tls;
@@ -240,7 +262,7 @@ static void tls_free(struct net_link *link)
 	if (!tls)
 		return;
 	if (tls->waits)
-		TAILQ_REMOVE(&tls->gate->waiting, link, next);
+		gate_leave(link);
 	SSL_free(tls->ssl);
 	if (tls->in)
 		evbuffer_free(tls->in);
@@ -435,8 +457,7 @@ static void gate_turn(void *context)
 
 	gate->spent_ns = 0;
 	while (gate->spent_ns <= GATE_NS && (link = TAILQ_FIRST(&gate->waiting)) != NULL) {
-		TAILQ_REMOVE(&gate->waiting, link, next);
-		link->tls->waits = false;
+		gate_leave(link);
 		bufferevent_enable(link->bev, EV_READ);
 		gate_serve(gate, link);
 	}
@@ -453,9 +474,8 @@ static void tls_readable(struct net_link *link)
 	} else if (gate->spent_ns <= GATE_NS && TAILQ_EMPTY(&gate->waiting)) {
 		gate_serve(gate, link);
 	} else if (!tls->waits) {
-		tls->waits = true;
 		bufferevent_disable(link->bev, EV_READ);
-		TAILQ_INSERT_TAIL(&gate->waiting, link, next);
+		gate_enter(link);
 	}
 }
 
@@ -763,7 +783,10 @@ static void net_listener_next(void *context)
 	struct net_listener *listener = context;
 
 	listener->accepted = 0;
-	evconnlistener_enable(listener->listener);
+	if (listener->gate && listener->gate->waits > GATE_WAITS_MAX)
+		(void)net_timer_set(listener->again, ACCEPT_PAUSE_US);
+	else
+		evconnlistener_enable(listener->listener);
 }
 
 /*
@@ -792,6 +815,11 @@ struct net_listener *net_listen(struct event_base *base, int fd,
 	}
 	evconnlistener_set_error_cb(listener->listener, net_listener_failed);
 	return listener;
+}
+
+void net_listen_gate(struct net_listener *listener, const struct net_gate *gate)
+{
+	listener->gate = gate;
 }
 
 void net_listen_again(struct net_listener *listener)

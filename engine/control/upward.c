@@ -50,6 +50,12 @@ static void upward_barred(struct control *control, uint32_t ref)
 		conns_forgotten(control, ref);
 }
 
+static void upward_rights(struct control *control)
+{
+	if (control->conns)
+		conns_prove(control);
+}
+
 /* It ended its connections with this engine, too. */
 static void upward_forgotten(struct control *control, uint32_t ref)
 {
@@ -184,6 +190,7 @@ static const struct rpc_events rpc_events = {
 	.message = message_arrived,
 	.connected = member_greet,
 	.down = member_link_down,
+	.rights = upward_rights,
 	.dial_failed = member_dial_failed,
 };
 

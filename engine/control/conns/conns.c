@@ -756,6 +756,19 @@ void conns_forgotten(struct control *control, uint32_t ref)
 	in_conns_drop(control, ref);
 }
 
+void conns_prove(struct control *control)
+{
+	const struct out_conn *conn;
+	const struct in_conn *in_conn;
+
+	LIST_FOREACH (conn, &control->conns->out_conns, next)
+		if (!conn->gone)
+			member_prove(control, conn->handle.ref);
+	LIST_FOREACH (in_conn, &control->conns->in_conns, next)
+		if (!in_conn->gone)
+			member_prove(control, in_conn->ref);
+}
+
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
 	conns_forgotten(control, ref);

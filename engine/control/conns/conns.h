@@ -86,6 +86,8 @@ void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref);
  * member has lost its right to links with this engine.
  */
 void conns_forgotten(struct control *control, uint32_t ref);
+/* Other keys or certificates: members with connections and without a link prove their right. */
+void conns_prove(struct control *control);
 /* Messages of other engines; false: the message breaks a rule. */
 bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
 bool conn_accept_connected(

@@ -140,7 +140,7 @@ static bool contact_idle(
 	uint64_t pause_ns = ACCUSE_PAUSE * control_dead_ns(control);
 
 	if (member->state != MEMBER_ALIVE || member->record.self || member->stage != RECORD_ALIVE ||
-		member->neighbour || member->wanted)
+		member->neighbour || member->wanted || contact->prove_ns)
 		return false;
 	return !contact->dial && !contact->out && !contact->in &&
 	       now_ns - contact->used_ns > MEMBER_IDLE_NS &&

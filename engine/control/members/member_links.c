@@ -89,8 +89,8 @@ void member_link_down(struct control *control, struct rpc_link *link)
 		contact->in = NULL;
 	else
 		return;
-	if (link->barred && !member_link_of(member))
-		contact->prove_ns = net_now() + MEMBER_PROVE_NS;
+	if (link->barred && member->state == MEMBER_ALIVE)
+		member_prove(control, member->record.ref);
 	if (!member_on_trial(member))
 		control->member_events->link_down(control, member->record.peer, link);
 	/*
@@ -100,21 +100,6 @@ void member_link_down(struct control *control, struct rpc_link *link)
 	if (member->state == MEMBER_ALIVE && !member_link_of(member) && contact->dial &&
 		!control->members->leaving)
 		member_dial(control, member, false);
-}
-
-void member_barred(struct control *control, struct member *member)
-{
-	char label[MEMBER_LABEL_BYTES];
-
-	member->contact->prove_ns = 0;
-	if (member->contact->barred)
-		return;
-	member->contact->barred = true;
-	control->counter[COUNTER_members_barred]++;
-	log_warn(
-		"member %s: this engine has no link with it, because its key or certificate is not good, or this engine's: its connections at the NICs are closed. If it belongs to the cluster, give it the files that the others have",
-		member_label(&member->record, label));
-	control->member_events->barred(control, member->record.ref);
 }
 
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error)
@@ -128,7 +113,7 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 	if (member->state != MEMBER_ALIVE || member_link_of(member) || control->members->leaving)
 		return;
 	if (error == EACCES)
-		member_barred(control, member);
+		member_prove(control, member->record.ref);
 	else if (error == ECONNREFUSED)
 		member_lost(control, member,
 			"its connections closed, and nothing listens at its address");
@@ -359,4 +344,39 @@ void member_demand_tick(struct control *control, struct member *member, uint64_t
 		return;
 	member->wanted = false;
 	member_dial_stop(member);
+}
+
+/* ---- members that have lost their right ------------------------------------------------------ */
+
+void member_prove(struct control *control, uint32_t ref)
+{
+	struct member *member = member_table_ref(&control->members->table, ref);
+	struct member_contact *contact;
+
+	if (!member || member->record.self || member_link_of(member) || member->contact->barred ||
+		member->contact->prove_ns)
+		return;
+	contact = member_contact(&control->members->table, member);
+	if (!contact)
+		return;
+	contact->used_ns = net_now();
+	contact->prove_ns =
+		contact->used_ns + (member->neighbour ? MEMBER_PROVE_NS : MEMBER_PROVE_FAR_NS);
+	if (!member->neighbour)
+		demand_dial(control, member);
+}
+
+void member_barred(struct control *control, struct member *member)
+{
+	char label[MEMBER_LABEL_BYTES];
+
+	member->contact->prove_ns = 0;
+	if (member->contact->barred)
+		return;
+	member->contact->barred = true;
+	control->counter[COUNTER_members_barred]++;
+	log_warn(
+		"member %s: this engine has no link with it, because its key or certificate is not good, or this engine's: its connections at the NICs are closed. If it belongs to the cluster, give it the files that the others have",
+		member_label(&member->record, label));
+	control->member_events->barred(control, member->record.ref);
 }

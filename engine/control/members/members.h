@@ -274,6 +274,11 @@ struct rpc_link *member_link_now(const struct control *control, uint32_t ref);
 struct rpc_link *member_link(struct control *control, uint32_t ref);
 /* True if there is no link yet, and member_link() dials. */
 bool member_link_soon(const struct control *control, uint32_t ref);
+/*
+ * Member `ref` has no link, and maybe no key or certificate for one: it is dialled, and loses its
+ * connections (event `barred`) if none is up some seconds later.
+ */
+void member_prove(struct control *control, uint32_t ref);
 /* Returns the ref of the member at the other end of a link on which Hellos were exchanged. */
 uint32_t member_link_ref(const struct rpc_link *link);
 

@@ -32,8 +32,12 @@
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 
-/* in which a member whose link was closed for its key or certificate comes with a good one */
+/*
+ * in which a member whose link was closed for its key or certificate has a good one; of those that
+ * are no neighbours, a few are dialled at a time
+ */
 #define MEMBER_PROVE_NS (1ull * 1000000000)
+#define MEMBER_PROVE_FAR_NS (5ull * 1000000000)
 
 /* ---- memory ---- */
 #define MEMBER_DEAD_NS (600ull * 1000000000)    /* time for which a dead member is still dialled */

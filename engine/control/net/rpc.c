@@ -282,7 +282,7 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
  * Closes the links whose key or certificate is no longer good; they are dialled again. True: more
  * wait to be verified, which the loop has no time for now.
  */
-static bool rpc_links_verify(struct control *control)
+static bool rpc_links_verify(struct control *control, bool changed)
 {
 	struct rpc_link *link;
 	char why[SECURE_WHY_BYTES];
@@ -299,6 +299,8 @@ again:
 		rpc_link_close(link); /* others may go with it */
 		goto again;
 	}
+	if (changed)
+		control->rpc_events->rights(control);
 	return budget == 0;
 }
 
@@ -821,6 +823,7 @@ int rpc_listen(struct control *control)
 		net_listen(control->base, control->port_fd, &rpc_listen_calls, control, &own);
 	if (!rpc->listener)
 		return rpc_port_failed(control->settings, errno ? -errno : -EIO);
+	net_listen_gate(rpc->listener, rpc->gate);
 	rpc->loopback = address_loopback((struct sockaddr *)&own);
 	control->port_fd = -1; /* from here on the listener owns the socket */
 	return 0;

@@ -118,6 +118,8 @@ struct rpc_events {
 	void (*connected)(struct control *control, struct rpc_link *link);
 	/* The link of a member closes. */
 	void (*down)(struct control *control, struct rpc_link *link);
+	/* Other keys or certificates were read; links were looked at. */
+	void (*rights)(struct control *control);
 	/* A dial failed before its link was up; error: errno. The call may stop the dial. */
 	void (*dial_failed)(struct control *control, struct rpc_dial *dial, int error);
 };

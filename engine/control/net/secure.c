@@ -61,7 +61,8 @@ struct secure {
 	struct works *works;
 	struct net_timer *timer;
 	struct key_reading *reading;
-	bool (*verify)(struct control *control);
+	bool (*verify)(struct control *control, bool changed);
+	bool changed;              /* other files were read since the last call */
 	uint64_t version;          /* of the files */
 	char error[PSK_WHY_BYTES]; /* of the last reading */
 	uint64_t asked, obeyed;    /* SIGHUPs */
@@ -382,6 +383,7 @@ static int secure_take(struct secure *secure, struct key_reading *r)
 		keys_take(secure, &r->file);
 	if (status == 0)
 		secure->version = r->version;
+	secure->changed = true;
 	return status;
 }
 
@@ -438,7 +440,8 @@ static void keys_look(void *context)
 		secure->epoch++;
 	}
 	secure->looked_s = now_s;
-	more = secure->verify && secure->verify(secure->control);
+	more = secure->verify && secure->verify(secure->control, secure->changed);
+	secure->changed = false;
 	(void)net_timer_set(secure->timer, more ? SECURE_SOON_US : SECURE_PERIOD_US);
 	if (secure->reading || more)
 		return;
@@ -456,7 +459,7 @@ static void keys_look(void *context)
 	work_submit(secure->works, 0, &reading->work);
 }
 
-void secure_watch(struct control *control, bool (*verify)(struct control *control))
+void secure_watch(struct control *control, bool (*verify)(struct control *control, bool changed))
 {
 	if (control->secure)
 		control->secure->verify = verify;

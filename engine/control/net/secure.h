@@ -44,10 +44,10 @@ int secure_check(struct control *control);
 void secure_reload(struct control *control);
 
 /*
- * `verify` is called every second and soon after other files were read: it asks secure_proven() for
- * each link. True: it is called again soon. NULL: no call.
+ * `verify` is called every second and soon after other files were read (`changed`): it asks
+ * secure_proven() for each link. True: it is called again soon. NULL: no call.
  */
-void secure_watch(struct control *control, bool (*verify)(struct control *control));
+void secure_watch(struct control *control, bool (*verify)(struct control *control, bool changed));
 
 /* Unix time at which the first of its certificates or CRLs ends; 0: it has none. */
 int64_t secure_ends_s(const struct control *control);

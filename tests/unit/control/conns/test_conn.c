@@ -279,6 +279,10 @@ static void a_member_without_a_right_loses_its_queue_pairs(void **state)
 	connected(0);
 	links_close(reader, true);
 	assert_true(nodes_until(member_link_of(reader), 1000));
+	links_close(reader, false);
+	server->rpc_events->rights(server);
+	assert_int_not_equal(reader->contact->prove_ns, 0);
+	assert_true(nodes_until(member_link_of(reader), 1000));
 	nodes_run(2000);
 	counts_are(1, 0, 1, 2);
 	node[0].stalled = true;
@@ -291,10 +295,27 @@ static void a_member_without_a_right_loses_its_queue_pairs(void **state)
 	assert_true(sees_count(1, 2));
 	node[0].stalled = false;
 	assert_true(nodes_until(member_link_of(reader), 5000));
-	/* a dial that is refused shows it at once */
-	links_close(reader, false);
-	member_dial_failed(server, reader->contact->dial, EACCES);
-	assert_int_equal(server->counter[COUNTER_members_barred], 2);
+	/* refused dials count as well; and one that is no neighbour is dialled, within 5 s */
+	for (unsigned far = 0; far < 2; far++) {
+		node[0].stalled = true;
+		links_close(reader, far);
+		reader->neighbour = !far;
+		if (far) {
+			member_dial_stop(reader);
+			reader->contact->used_ns = 0;
+			reader->contact->prove_ns = 0;
+			server->rpc_events->rights(server);
+			assert_int_equal(reader->contact->prove_ns, 0); /* it has no connection */
+			member_prove(server, node[0].control.ref);
+		} else {
+			member_dial_failed(server, reader->contact->dial, EACCES);
+		}
+		nodes_run(far ? 4800 : 900);
+		assert_int_equal(server->counter[COUNTER_members_barred], 1 + far);
+		assert_true(nodes_until(server->counter[COUNTER_members_barred] == 2 + far, 400));
+		node[0].stalled = false;
+		assert_true(nodes_until(member_link_of(reader), 5000));
+	}
 	conns_stop(&node[0].control);
 }
 

@@ -362,7 +362,9 @@ void member_prove(struct control *control, uint32_t ref)
 	contact->used_ns = net_now();
 	contact->prove_ns =
 		contact->used_ns + (member->neighbour ? MEMBER_PROVE_NS : MEMBER_PROVE_FAR_NS);
-	if (!member->neighbour)
+	if (contact->dial)
+		member_dial(control, member, false);
+	else if (!member->neighbour)
 		demand_dial(control, member);
 }
 
@@ -376,7 +378,7 @@ void member_barred(struct control *control, struct member *member)
 	member->contact->barred = true;
 	control->counter[COUNTER_members_barred]++;
 	log_warn(
-		"member %s: this engine has no link with it, because its key or certificate is not good, or this engine's: its connections at the NICs are closed. If it belongs to the cluster, give it the files that the others have",
+		"member %s: no link with it is up since its key or certificate, or the files here, have changed: its connections at the NICs are closed. If it belongs to the cluster, give it the files that the others have",
 		member_label(&member->record, label));
 	control->member_events->barred(control, member->record.ref);
 }

@@ -96,7 +96,8 @@ def read_bytes(trial: Trial, engines: Engines, *more: str, turn: int = 0) -> Ans
                      "send us the report")
     misses = sum(row["misses"] for row in rows)
     pages = sum((row["calls"] + row["missed_calls"]) * row["batch"] for row in rows)
-    many = misses * MISSES_ONE_IN > pages
+    # with the fallback, a page that came wrong is a miss
+    many = misses * MISSES_ONE_IN > pages and not trial.facts.get("fallback")
     best = max(rows, key=lambda row: float(row["gbps"]))
     text = (f"at most {best['gbps']:.2f} GB/s ({best['page_bytes'] // KIB} KiB x {best['batch']}), "
             f"memcpy beside it {best['memcpy_gbps']:.2f}; a call of {rows[0]['batch']} x "
@@ -181,7 +182,7 @@ def processes(trial: Trial, engines: Engines) -> Answer:
     if any(row["wrong"] for row in rows):
         raise Failed("pages had WRONG BYTES", "do not go on with this setup: send us the report")
     misses = sum(row["misses"] for row in rows)
-    return Answer("no" if misses else "yes", "; ".join(
+    return Answer("no" if misses and not trial.facts.get("fallback") else "yes", "; ".join(
         f"{row['processes']} processes {row['gbps']:.2f} GB/s, worst "
                                    f"p99.9 {row['p999_us']:.0f} us" for row in rows) +
                   f"; {misses} misses", MISSES if misses else "", rows)

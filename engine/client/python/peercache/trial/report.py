@@ -54,7 +54,7 @@ def verdict(trial: Trial) -> list[str]:
             f"Not all of it ran: card, {', '.join(NEEDED)}.")]
     elif mended:
         lines = [f"Go on: ONLY with {trial.facts['fallback']} on all hosts with this card. The "
-                 "engines had it, and no page was wrong. Send us the report."]
+                 "engines had it, and a page that came wrong was a miss. Send us the report."]
     elif trial.options.devices == ["soft"]:
         lines = ["Go on: NOT KNOWN. No ConnectX was examined: the engines had the software NIC."]
     elif host.pretended():

@@ -2,7 +2,7 @@
 """Two engines over pretended ConnectX whose ports are as users have them, or differ from what the
 code assumes (tests/connectx/odd.c): pages are read beside evictions, and none is wrong.
 
-$PEERCACHE_READS: pages to read in each (5,000).
+$PEERCACHE_READS: pages to read in each (5,000); with more than 100,000 some differ alone, too.
 """
 
 import json
@@ -16,12 +16,13 @@ import harness  # noqa: E402
 
 READS = int(os.environ.get("PEERCACHE_READS", "5000"))
 LEASE, CRC = "rail.validate=lease", "rail.validate=crc"
-# odd ports, and what the engines need for them; the pages are right with it
-PORTS = (
-    ("vlan", ["rail.devices=mlx5_0"]), ("bond", ["rail.devices=mlx5_bond_0"]),
-    ("qps", ["rail.devices=mlx5_0,mlx5_1"]), ("gids,mtu", ["rail.devices=mlx5_0,mlx5_1"]),
-    ("nobf,syndrome,relaxed,torn", ["rail.devices=mlx5_0"]), ("order", [LEASE]),
-    ("tail", [CRC]), ("stale", [CRC]), ("tail,stale,torn,order,relaxed", [CRC]))
+# odd ports, and what the engines need for them: the pages are right with it
+PORTS = [
+    ("vlan,bond", ["rail.devices=mlx5_bond_0"]),
+    ("gids,mtu,qps", ["rail.devices=mlx5_0,mlx5_1"]),
+    ("nobf,syndrome,relaxed,torn,order", [LEASE]), ("tail,stale,torn,order,relaxed", [CRC])]
+if READS > 100000:
+    PORTS += [("order", [LEASE]), ("tail", [CRC]), ("stale", [CRC])]
 
 
 class Engines(harness.cluster.Cluster):

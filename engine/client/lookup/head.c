@@ -160,11 +160,11 @@ static uint32_t head_crc(const struct pc_batch *b, const struct pc_segment *segm
 	return crc;
 }
 
-/* True if the head of a page whose bytes are here has no CRC and may, or that of the bytes. */
+/* True if the head of a page whose bytes are here has no CRC, or that of the bytes. */
 static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
 	if (!page_head_is_proven(head))
-		return !b->channel->verify_all;
+		return true;
 	if (head_crc(b, b->pages[i].segments, b->work[i].bytes) != head->crc)
 		return false;
 	b->channel->verify_counts.verified++;
@@ -200,6 +200,8 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 		page_stored(b, i, head->length);
 	else if (b->kind == BATCH_PREFETCH)
 		page_bring(b, i, head);
+	else if (p->verify == VERIFY_HEAD && b->channel->verify_all && !page_head_is_proven(head))
+		page_unproven(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && head_matches(b, i, head))
 		page_hit(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)

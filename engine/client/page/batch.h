@@ -249,6 +249,8 @@ void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
 void page_bring(struct pc_batch *b, uint32_t i, const struct page_head *head);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);
+/* The page has no CRC, and all are compared: it is no hit at this location. */
+void page_unproven(struct pc_batch *b, uint32_t i);
 /* The page of another host is a hit, and was compared if that was due. */
 void page_hit(struct pc_batch *b, uint32_t i);
 
@@ -416,9 +418,9 @@ static inline bool verify_due(struct pc_channel *ch, struct page_work *p)
 /* ---- pages of this host ---------------------------------------------------------------------- */
 
 /*
- * Copies a page of this host. Returns PC_HIT, PC_STALE, PC_INVALID: the stored page has another
- * length, or PC_UNREACHABLE: the driver of a GPU failed. *ret_corrupt: PC_STALE, for the CRC of the
- * head.
+ * Copies a page of this host. Returns PC_HIT, PC_STALE, PC_MISS: all are compared, and it has no
+ * CRC, PC_INVALID: the stored page has another length, or PC_UNREACHABLE: the driver of a GPU
+ * failed. *ret_corrupt: PC_STALE, for the CRC of the head.
  */
 enum pc_result local_get(struct pc_batch *b, const struct page_work *p, const struct pc_page *page,
 	bool *ret_corrupt);

@@ -299,9 +299,11 @@ enum pc_result local_get(struct pc_batch *b, const struct page_work *p, const st
 	shm_fence_stream();
 	if (!page_head_is(&head, &p->key, p->at.generation, p->bytes))
 		return PC_STALE;
-	if (unlikely(p->verify) && (ch->verify_all || page_head_is_proven(&head))) {
-		*ret_corrupt = head.crc != crc || !page_head_is_proven(&head);
-		ch->verify_counts.verified += !*ret_corrupt;
+	if (unlikely(p->verify) && page_head_is_proven(&head)) {
+		*ret_corrupt = head.crc != crc;
+		ch->verify_counts.verified += head.crc == crc;
+	} else if (unlikely(ch->verify_all) && !page_head_is_proven(&head)) {
+		return PC_MISS;
 	}
 	return *ret_corrupt ? PC_STALE : PC_HIT;
 }
@@ -473,6 +475,11 @@ void page_corrupt(struct pc_batch *b, uint32_t i)
 	page_wrong(b, i);
 }
 
+void page_unproven(struct pc_batch *b, uint32_t i)
+{
+	page_wrong(b, i);
+}
+
 /* The page of this host was not copied. `result`, `corrupt`: see local_get(). */
 static void page_not_here(struct pc_batch *b, uint32_t i, enum pc_result result, bool corrupt)
 {
@@ -480,6 +487,8 @@ static void page_not_here(struct pc_batch *b, uint32_t i, enum pc_result result,
 
 	if (corrupt)
 		page_corrupt(b, i);
+	else if (result == PC_MISS)
+		page_unproven(b, i);
 	else if (result == PC_STALE)
 		page_stale(b, i);
 	else if (result == PC_UNREACHABLE)

@@ -315,9 +315,17 @@ static bool copy_is_whole(const struct copies *c, const struct copy *copy)
 	const struct copy_wish *wish = &copy->wish;
 	const unsigned char *pool = pool_memory(copy_pool(c, copy))->base;
 
-	return c->control->settings->rail_validate != VALIDATE_CRC ||
-	       (wish->proven &&
-		       crc32c(0, pool + place_offset(copy->place), wish->length) == wish->crc);
+	if (c->control->settings->rail_validate != VALIDATE_CRC)
+		return true;
+	if (!wish->proven)
+		return false;
+	if (crc32c(0, pool + place_offset(copy->place), wish->length) == wish->crc)
+		return true;
+	scrub_read(c->control, wish->from.ref,
+		&(struct page_report){.key = wish->key,
+			.place = wish->from.place,
+			.generation = wish->from.generation});
+	return false;
 }
 
 /* The page is in the slot: publishes it. False: not possible; the slot is still a credit. */
@@ -332,7 +340,7 @@ static bool copy_publish(struct copies *c, const struct copy *copy)
 		.length = wish->length};
 	struct pool *pool = copy_pool(c, copy);
 
-	if (!copy_is_whole(c, copy) || copy_is_void(c, copy) ||
+	if (copy_is_void(c, copy) || !copy_is_whole(c, copy) ||
 		index_put(control->index, &entry, NULL) < 0)
 		return false;
 	if (wish->proven)

@@ -285,7 +285,7 @@ def cores(trial: Trial, engines: Engines) -> Answer:
 
 
 def bytes_by_node(numa_maps: str) -> dict[str, int]:
-    """Bytes of an engine's shared memory on each NUMA node."""
+    """Bytes of an engine's memfds, huge pages or not, on each NUMA node."""
     found: dict[str, int] = {}
     for line in numa_maps.splitlines():
         size = re.search(r"kernelpagesize_kB=(\d+)", line)
@@ -303,8 +303,10 @@ def pools(trial: Trial, engines: Engines) -> Answer:
         text = host.read(f"/proc/{engines.status(i)['pid']}/numa_maps")
         if text is None:
             raise Unknown("numa_maps of the engine cannot be read", "run the trial as root")
-        near = {host.read(host.CLASS, name, "device", "numa_node") or "?"
+        near = {host.read(host.CLASS, name, "device", "numa_node") or "-1"
                 for name in engines.devices[i].split(",")}
+        if "-1" in near:
+            raise Unknown(f"no hardware for it: {engines.devices[i]} names no NUMA node")
         lies = bytes_by_node(text)
         far += sum(n for node, n in lies.items() if node not in near)
         rows.append({"nics": sorted(near), "bytes": lies})

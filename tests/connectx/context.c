@@ -203,7 +203,7 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 		/* PortInfo capability bit: the port uses IP based GIDs */
 		.port_cap_flags = 1u << 26,
 		.max_msg_sz = (uint32_t)SOFT_LENGTH_MAX,
-		.gid_tbl_len = (int)uv_gids(device),
+		.gid_tbl_len = uv_gids(device),
 		.pkey_tbl_len = 1,
 		.lid = device->infiniband ? device->number : 0,
 		.sm_lid = device->infiniband ? 1 : 0,

@@ -15,7 +15,7 @@
  *   nobf       a doorbell register has no second half
  *   qps        a context has at most 64 queue pairs, as a VF may
  *   gids       the GIDs are in another order
- *   relaxed    the second half of a READ is taken before the first one
+ *   relaxed    the second half of a READ is taken before the first one, 1 in 8 with a pause
  *   vlan       the port has the GIDs of a VLAN, too
  *   bond       the names are mlx5_bond_0, ...
  */
@@ -27,6 +27,7 @@
 #define TAIL_ONE_IN 15
 #define TAIL_READS 4
 #define STALE_ONE_IN 3
+#define RELAXED_ONE_IN 8
 #define SHORT_BYTES 32 /* of a page head */
 #define LINE 64
 #define WAY_MTU 2048
@@ -79,12 +80,17 @@ static enum soft_result torn_move(struct dv_qp *qp, struct soft_op *op)
 	return uv_move_plain(qp, op, 4, 4);
 }
 
-static enum soft_result relaxed_move(struct dv_qp *qp, struct soft_op *op)
+static enum soft_result relaxed_move(struct dv_qp *qp, struct soft_op *op, bool pauses)
 {
+	const struct timespec pause = {.tv_nsec = 1000};
 	uint64_t half = op->total / 2;
 	enum soft_result result = uv_move_plain(qp, op, half, op->total - half);
 
-	return result == SOFT_DONE ? uv_move_plain(qp, op, 0, half) : result;
+	if (result != SOFT_DONE)
+		return result;
+	if (pauses)
+		nanosleep(&pause, NULL);
+	return uv_move_plain(qp, op, 0, half);
 }
 
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
@@ -110,7 +116,7 @@ enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, ui
 	if (device->odd & UV_ODD_TORN && count == 8 && op->sges == 1)
 		result = torn_move(qp, op);
 	else if (device->odd & UV_ODD_RELAXED && count > LINE)
-		result = relaxed_move(qp, op);
+		result = relaxed_move(qp, op, turn % RELAXED_ONE_IN == 0);
 	else
 		result = uv_move_plain(qp, op, from, count);
 	if (result == SOFT_REFUSED && device->odd & UV_ODD_SYNDROME) {

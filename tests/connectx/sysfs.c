@@ -151,7 +151,7 @@ static void put_link(const char *base, const char *file, const char *target)
 /* Writes the device's directory and the link to it in class/infiniband. */
 static void put_pci(const char *base, const struct uv_device *device)
 {
-	char at[PATH_BYTES + 64], link[32], target[96], name[UV_NAME_BYTES];
+	char at[PATH_BYTES + 64], link[16 + UV_NAME_BYTES], target[96], name[UV_NAME_BYTES];
 
 	/* a bus has functions 0 to 7 only; a PCI address has the form of this one */
 	snprintf(at, sizeof(at), "%s/devices/0000:c1:%02x.%u", base, device->index / 8,

@@ -40,6 +40,9 @@ static char *rendered(bool compat)
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		s.poll_core[i].number = i;
 	s.members = SNAPSHOT_MEMBERS;
+	s.groups = SNAPSHOT_GROUPS;
+	for (unsigned i = 0; i < SNAPSHOT_GROUPS; i++)
+		s.group[i] = (struct index_group){.number = i, .quota = 1};
 	strcpy(s.name, "a\\b\"c");
 	if (metrics_text(&s, &health, compat, &text, &bytes) < 0)
 		abort();
@@ -199,7 +202,7 @@ static void the_documented_metrics_are_the_exported_ones(void **state)
 static void all_rails_export_few_series_with_known_labels(void **state)
 {
 	static const char allowed[] =
-		"`rail` `core` `op` `result` `kind` `state` `version` `le` `node` `quantile`";
+		"`rail` `core` `op` `result` `kind` `state` `version` `le` `node` `quantile` `group`";
 	char *text = rendered(true), labels[96];
 
 	(void)state;

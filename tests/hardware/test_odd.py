@@ -15,6 +15,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster")]
 import harness  # noqa: E402
 
 READS = int(os.environ.get("PEERCACHE_READS", "5000"))
+SECONDS = 900  # in which the pages are read
 TRIES = 5  # runs until chance gives a wrong page
 LEASE, CRC = "rail.validate=lease", "rail.validate=crc"
 # odd ports, and what the engines need for them: the pages are right with it
@@ -39,7 +40,8 @@ class Odd(harness.ClusterTest):
         self.addCleanup(engines.stop)
         engines.start()
         status, out, err = harness.finish(harness.tool(
-            "tests/stress/readers", "--reads", reads, sockets=engines.sockets), 400)
+            "tests/stress/readers", "--reads", reads, "--seconds", SECONDS,
+            sockets=engines.sockets), SECONDS + 100)
         self.assertEqual(status, 0, out + err + engines.log(1)[-2000:])
         print(odd, *settings, out.strip(), flush=True)
         self.stop_cleanly(engines)

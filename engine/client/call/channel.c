@@ -423,12 +423,12 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
 	/* as in channel_ready(): half of the time is for the rest */
 	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
 	rc = channel_attach(ch, now_ns + wait_ns);
-	if (rc && rc != -ENOTCONN) {
+	if (rc && rc != -ENOTCONN && rc != -ECONNRESET && rc != -EPIPE) {
 		channel_free(ch);
 		return rc;
 	}
-	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
-	 * until then. */
+	/* Without an engine, or if it ends now, the channel is open but waits for one: its pages
+	 * end as PC_GONE until then. */
 	channels_add(pc, ch);
 	*ret_channel = ch;
 	return 0;

@@ -45,6 +45,9 @@ void fake_hang_up(struct fake *f)
 	if (f->connection >= 0)
 		close(f->connection);
 	f->connection = -1;
+	if (f->stalled && f->stalled_fd >= 0)
+		close(f->stalled_fd);
+	f->stalled = false;
 	f->held_ops = f->held_runs = f->held_count = 0;
 	for (unsigned c = 0; c < FAKE_CHANNELS; c++)
 		drop_channel(f, c);

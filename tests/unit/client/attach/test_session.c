@@ -361,6 +361,33 @@ static void memory_and_channels_open_without_an_engine(void **state)
 	assert_int_equal(counts().bytes_staged, 0);
 }
 
+static void *die_when_asked(void *context)
+{
+	SEEN_SOON(stalled);
+	fake_die(context);
+	return NULL;
+}
+
+static void a_channel_waits_if_the_engine_dies_while_it_opens_it(void **state)
+{
+	struct pc_channel *second;
+	pthread_t thread;
+
+	(void)state;
+	LET(opens_max, SEEN(opens));
+	assert_int_equal(pthread_create(&thread, NULL, die_when_asked, &fake), 0);
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	pthread_join(thread, NULL);
+	pc_channel_close(ch);
+	ch = second;
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
+	LET(opens_max, UINT32_MAX);
+	fake_revive(&fake);
+	rig_pass_ms(250);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	until_attached();
+}
+
 static void with_no_reattach_a_lost_engine_stays_lost(void **state)
 {
 	const struct pc_options options = {.socket = fake.path, .no_reattach = true};
@@ -610,6 +637,7 @@ int main(void)
 		RIG_TEST(a_caller_that_only_polls_notices_the_engines_death),
 		RIG_TEST(channels_and_memory_work_again_after_the_engine_returns),
 		RIG_TEST(memory_and_channels_open_without_an_engine),
+		RIG_TEST(a_channel_waits_if_the_engine_dies_while_it_opens_it),
 		RIG_TEST(with_no_reattach_a_lost_engine_stays_lost),
 		RIG_TEST(an_engine_that_refuses_channels_is_asked_once_in_each_attempt),
 		RIG_TEST(the_next_engine_opens_a_channel_for_each_and_no_more),

@@ -19,7 +19,7 @@ FOLDER = os.path.join(harness.ROOT, "build", "prometheus", "usr", "bin")
 PROMETHEUS, PROMTOOL = (shutil.which(name, path=FOLDER + os.pathsep + os.environ["PATH"])
                         for name in ("prometheus", "promtool"))
 EXAMPLES = os.path.join(harness.ROOT, "config", "examples")
-LABELS = {"rail", "core", "op", "result", "kind", "state", "version", "le"}
+LABELS = {"rail", "core", "op", "result", "kind", "state", "version", "le", "group"}
 TARGET = {"__name__", "instance", "job"}  # what Prometheus adds
 SERIES_MAX = 2000
 SETTINGS = ["cluster.heartbeat_ms=200", "cluster.dead_after_ms=2000"]

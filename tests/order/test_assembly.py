@@ -115,7 +115,7 @@ SEQUENCES = {
         "x86_64": [r"call", r"sfence"], "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+osh$"]},
     # epoch, word of the slot, its first owner, its other ones, the word again
     "look_all": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
-    "order_map_owners_load": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
+    "order_map_owners_load": {"aarch64": [r"ldap?r\s+w", *3 * [r"ldap?r\s+x"]]},
     # the number of members, each of them
     "channel_epoch": {"aarch64": [r"ldap?r\s+w"]},
     "epoch_store": {"aarch64": [r"stlr\s+w"]},

@@ -60,7 +60,7 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("clear", "deaf-epoch", ("a clear reaches each host",)),
            ("cleardisk", "lost-epochs", ("a clear reaches each host",)),
            ("clear", "no-sweep", ("cleared page was not swept",)),
-           ("copies", "late-copy", ("removed page is found", "removed page came back")))
+           ("copies", "late-copy", ("removed page is found",)))
 
 
 def command_of(program, scenario, seed, *more):

@@ -31,7 +31,7 @@ struct Pc__Touch;
 #define COPIES_FLIGHT_BYTES (4u << 20)
 #define COPIES_BESIDE_BYTES (256u << 10)
 /* the same, without copies.mib_per_second: part of the rate of the NICs; if that is not known */
-#define COPIES_BESIDE_SHARE 50u
+#define COPIES_BESIDE_SHARE 64u
 #define COPIES_RATE (1ull << 30)
 #define COPIES_RATED_NS 10000000000ull /* how long the rate of the NICs is believed */
 /* a client READs as long as a READ of one was in flight this long ago */

@@ -618,7 +618,7 @@ static void copies_leave_slow_nics_to_clients(void **state)
 
 	(void)state;
 	settings.copies_mib_per_second = 0;
-	nic_bits = 25ull * 8 * PAGE * 100; /* a hundred pages a second are a fiftieth of two */
+	nic_bits = 32ull * 8 * PAGE * 100; /* a hundred pages a second are a 64th of two */
 	client_runs = 1;
 	for (uint64_t n = 0; n < 20; n++)
 		assert_int_equal(wish(n), OP_HIT);

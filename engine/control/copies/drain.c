@@ -55,10 +55,8 @@ struct offers {
 uint64_t copies_room(const struct control *control)
 {
 	uint64_t free = 0, taken = copies_taken(control);
-	struct drain_counts drain;
 
-	drain_counts(control, &drain);
-	if (drain.state != DRAIN_NONE)
+	if (control->drained)
 		return 0; /* it is to be stopped, too */
 
 	for (unsigned i = 0; i < control->rails; i++) {
@@ -153,17 +151,15 @@ bool copies_serve_offer(struct control *control, struct rpc_link *link, const Pc
 {
 	uint32_t all[OFFER_PAGES_MAX];
 	struct copy_offer *offer;
-	struct drain_counts drain;
 	/* pages that another host's clients have stored, which this one keeps for it */
 	bool keep = m->stored && control->settings->engine_role == ROLE_STORAGE;
 	enum page_why why = keep ? PAGE_KEPT : m->hot ? PAGE_HOT : PAGE_DRAINED;
 
 	if (!offer_fits(link, m))
 		return false;
-	drain_counts(control, &drain);
-	if (m->hot && (!control->hot || drain.state != DRAIN_NONE))
+	if (m->hot && (!control->hot || control->drained))
 		return true;
-	offer = control->offers && m->n_pages && drain.state == DRAIN_NONE &&
+	offer = control->offers && m->n_pages && !control->drained &&
 				control->offers->count < OFFERS_MAX
 			? calloc(1, sizeof(*offer))
 			: NULL;

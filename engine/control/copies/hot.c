@@ -84,11 +84,9 @@ bool copies_serve_touch(struct control *control, struct rpc_link *link, const Pc
 {
 	Pc__OfferPage page[OFFER_PAGES_MAX], *at[OFFER_PAGES_MAX];
 	uint32_t ref = member_link_ref(link);
-	struct drain_counts drain;
 	unsigned n = 0;
 
-	drain_counts(control, &drain);
-	if (!control->hot || drain.state != DRAIN_NONE)
+	if (!control->hot || control->drained)
 		return true;
 	for (size_t i = 0; i < touch->n_places && n < OFFER_PAGES_MAX; i++) {
 		struct pool_place is = {.place = touch->places[i]};

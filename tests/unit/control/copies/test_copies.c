@@ -389,6 +389,22 @@ static void a_failed_rail_is_replaced_by_another_in_the_same_slot(void **state)
 	assert_non_null(here(2));
 }
 
+/* The client stores `count` pages from number `first` on, on the rails in turn. */
+static void fill(struct client *client, uint64_t first, uint64_t count)
+{
+	for (uint64_t n = 0; n < count; n++) {
+		struct ctl_done done;
+
+		put(client,
+			(struct ctl_op){
+				.kind = CTL_CREDIT, .rail = n % RAILS, .count = 1, .length = PAGE});
+		turns();
+		while (!got(client, &done))
+			pass_time(5 * 1000000ull);
+		publish_at(client, first + n, done.place, done.generation, PAGE);
+	}
+}
+
 static void a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits(void **state)
 {
 	static struct client client;
@@ -397,17 +413,7 @@ static void a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits(void 
 	(void)state;
 	client_open(&client, 3);
 	control.evict->weight.used = 1; /* pages go by their last use */
-	for (uint64_t n = 0; n < 4 * POOL_PAGES; n++) {
-		struct ctl_done done;
-
-		put(&client,
-			(struct ctl_op){
-				.kind = CTL_CREDIT, .rail = n % RAILS, .count = 1, .length = PAGE});
-		turns();
-		while (!got(&client, &done))
-			pass_time(5 * 1000000ull);
-		publish_at(&client, 1000 + n, done.place, done.generation, PAGE);
-	}
+	fill(&client, 1000, 4 * POOL_PAGES);
 	while (wish(asked) == OP_HIT)
 		asked++;
 	assert_int_equal(wish(asked), OP_NO_SPACE);
@@ -558,17 +564,7 @@ static void copies_of_hot_pages_go_first_and_have_a_share_of_the_pools(void **st
 	copies_counts(&control, &counts);
 	assert_int_equal(counts.hot_bytes, 0);
 	/* a full pool: no more than the share */
-	for (uint64_t k = 0; k < 2 * POOL_PAGES - 1; k++) {
-		struct ctl_done done;
-
-		put(&client,
-			(struct ctl_op){
-				.kind = CTL_CREDIT, .rail = k % RAILS, .count = 1, .length = PAGE});
-		turns();
-		while (!got(&client, &done))
-			pass_time(5 * 1000000ull);
-		publish_at(&client, 2000 + k, done.place, done.generation, PAGE);
-	}
+	fill(&client, 2000, 2 * POOL_PAGES - 1);
 	for (n = 100; n < 100 + 3 * most; n++) {
 		offer(n, true);
 		for (unsigned k = 0; k < 20; k++) {

@@ -433,24 +433,32 @@ static PyObject *move(
 	return result;
 }
 
-/* exists, prefix and remove: calls without segments. */
+/* A call without segments, of these keys. */
+static PyObject *keys_call(struct call *c, PyObject *keys, answer_fn *answer)
+{
+	PyObject *result;
+
+	c->keys = keys_of(keys);
+	if (!c->keys)
+		return NULL;
+	c->pages = (size_t)PyTuple_Size(c->keys);
+	result = call(c, NULL, NULL, answer);
+	Py_DECREF(c->keys);
+	return result;
+}
+
+/* exists, prefix, prefetch and remove. */
 static PyObject *look(struct py_session *session, struct py_channel *channel, PyObject *args,
 	enum verb verb, answer_fn *answer)
 {
 	struct call c = {
 		.session = session, .channel = channel, .verb = verb, .leading = answer == prefix};
-	PyObject *keys, *result;
+	PyObject *keys;
 
 	if (!PyArg_ParseTuple(
 		    args, "sOI|pp", &c.name_space, &keys, &c.timeout_ms, &c.results, &c.storing))
 		return NULL;
-	c.keys = keys_of(keys);
-	if (!c.keys)
-		return NULL;
-	c.pages = (size_t)PyTuple_Size(c.keys);
-	result = call(&c, NULL, NULL, answer);
-	Py_DECREF(c.keys);
-	return result;
+	return keys_call(&c, keys, answer);
 }
 
 PyObject *call_of(
@@ -499,18 +507,12 @@ PyObject *batch_remove(PyObject *self, PyObject *args)
 PyObject *batch_pin(PyObject *self, PyObject *args)
 {
 	struct call c = {.session = (struct py_session *)self, .verb = VERB_PIN};
-	PyObject *keys, *result;
+	PyObject *keys;
 
 	if (!PyArg_ParseTuple(args, "sOII|p:pin", &c.name_space, &keys, &c.seconds, &c.timeout_ms,
 		    &c.results))
 		return NULL;
-	c.keys = keys_of(keys);
-	if (!c.keys)
-		return NULL;
-	c.pages = (size_t)PyTuple_Size(c.keys);
-	result = call(&c, NULL, NULL, hits);
-	Py_DECREF(c.keys);
-	return result;
+	return keys_call(&c, keys, hits);
 }
 
 /* What match() returns. */

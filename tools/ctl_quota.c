@@ -8,12 +8,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/group_limits.h"
 #include "engine/abi/epoch.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
 #define LOOK_NS 50000000L
-#define QUOTA_MAX (1ull << 50)
 
 /* The name that reports give the group of the channel's namespace. */
 static void group_name(struct ctl_run *ctl, char ret[16])
@@ -84,7 +84,7 @@ static void group_print(json_object *group)
 
 int ctl_quota(struct ctl_run *ctl, const char *size)
 {
-	int64_t quota = size ? (int64_t)parse_size("quota", size, 0, QUOTA_MAX) : -1;
+	int64_t quota = size ? (int64_t)parse_size("quota", size, 0, GROUP_LIMIT_MAX) : -1;
 	json_object *report, *groups, *one = NULL;
 	char name[16];
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/group_limits.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -170,16 +171,18 @@ static void print_help(void)
 	printf(help, "PREFIX/" DOC_FOLDER); /* a program of a build folder, as for its man page */
 }
 
-/* The commands, and how many words each takes with itself. */
+/* The commands, how many words each takes with itself, and what is done for each key. */
 static const struct verb {
 	const char *name;
 	int least, most;
+	int (*each)(struct ctl_run *ctl, const char *key);
 } verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
 	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
 	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
-	{"get", 2, 2}, {"exists", 2, INT_MAX}, {"rm", 2, INT_MAX}, {"prefetch", 2, INT_MAX},
-	{"pin", 2, INT_MAX}, {"unpin", 2, INT_MAX}, {"clear", 1, 1}, {"quota", 1, 2},
-	{"keys", 1, 1}, {"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
+	{"get", 2, 2}, {"exists", 2, INT_MAX, ctl_exists}, {"rm", 2, INT_MAX, ctl_rm},
+	{"prefetch", 2, INT_MAX, ctl_prefetch}, {"pin", 2, INT_MAX, ctl_pin},
+	{"unpin", 2, INT_MAX, ctl_unpin}, {"clear", 1, 1}, {"quota", 1, 2}, {"keys", 1, 1},
+	{"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
 
 static const struct verb *verb_find(const char *name)
 {
@@ -273,7 +276,7 @@ static int look(struct ctl_run *ctl, int count, char **words)
 
 static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 {
-	int (*each)(struct ctl_run * ctl, const char *key) = ctl_rm;
+	const struct verb *found = verb_find(verb);
 	int status = 0;
 
 	if (!strcmp(verb, "put"))
@@ -286,13 +289,8 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 		return ctl_quota(ctl, count > 1 ? words[1] : NULL);
 	if (!strcmp(verb, "match"))
 		return ctl_match(ctl, count - 1, words + 1);
-	if (strcmp(verb, "rm"))
-		each = verb[0] == 'e'   ? ctl_exists
-		       : verb[0] == 'u' ? ctl_unpin
-		       : verb[1] == 'i' ? ctl_pin
-					: ctl_prefetch;
 	for (int i = 1; i < count; i++)
-		status |= each(ctl, words[i]);
+		status |= found->each(ctl, words[i]);
 	return status;
 }
 
@@ -421,7 +419,9 @@ int main(int argc, char **argv)
 		case 'G': ctl.gets = true; break;
 		case 'P': ctl.drain_pid = parse_number("--pid", optarg, 2, 1u << 22); break;
 		case 'D': ctl.drain_seconds = parse_seconds("--deadline", optarg); break;
-		case 't': ctl.ttl_s = (int64_t)parse_number("--ttl", optarg, 0, 31536000); break;
+		case 't':
+			ctl.ttl_s = (int64_t)parse_number("--ttl", optarg, 0, GROUP_TTL_MAX_S);
+			break;
 		case 'n': secret_file = optarg; break;
 		case 'h': ctl.help = true; break;
 		case 'V': print_version(); return 0;

@@ -156,7 +156,7 @@ static void disk_answer(
 	else if (b->kind == BATCH_PREFETCH && status == OP_HIT) {
 		cache_drop(ch, &p->key); /* the next get finds it here */
 		page_done(b, i, PC_HIT);
-	} else if (b->kind >= BATCH_PREFETCH && status == OP_NO_SPACE)
+	} else if ((b->kind == BATCH_PREFETCH || b->kind == BATCH_PIN) && status == OP_NO_SPACE)
 		page_done(b, i, PC_FULL);
 	else if (status == OP_HIT && done->generation && !place_on_disk(done->place))
 		disk_promoted(b, i, done);

@@ -307,12 +307,11 @@ unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t mo
 		struct evict_class *class = evict_class_of(evict, rail, page.length);
 		struct disk_page on_disk;
 
-		if (!tier_evicting(control, &page, &on_disk) ||
-			!control->pages_events->on_disk(control, &on_disk))
-			control->pages_events->remove(control, &page.key,
-				&(struct location){
-					.place = page.place, .generation = page.generation});
-		evict_retire(evict, &page.key, page.place, page.generation);
+		if (tier_evicting(control, &page, &on_disk) &&
+			control->pages_events->on_disk(control, &on_disk))
+			evict_retire(evict, &page.key, page.place, page.generation);
+		else
+			evict_take_away(evict, &page.key, page.place, page.generation);
 		n++;
 		row++;
 		e = group->bytes + more > group->quota ? index_oldest(control->index, group) : NULL;

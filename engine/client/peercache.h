@@ -453,10 +453,11 @@ PC_API int pc_clear_cluster(
  * seconds; they go to no disk and no other host. It ends pins, and their pages with them. A set
  * that finds the page does not prolong it.
  *
- * Each channel tells them with its next batch, and again to the next engine; the last value that
- * is told holds for all clients, and is in the engine's log. Refused, which the log and
- * peercachectl health say: a process that does not administer the engine sets what engine.quotas
- * or engine.ttls have, or engine.clients_clear is no. Any thread. -EINVAL: less than -1.
+ * Each channel sends them with its next batch, and again to the next engine. The last value that
+ * any client sends holds for all clients, and the engine logs it. The engine refuses limits if
+ * engine.clients_clear is no, or if engine.quotas or engine.ttls set others and the process does
+ * not administer the engine; its log and peercachectl health say so. Any thread. -EINVAL: less
+ * than -1.
  *
  *   pc_limits(pc, 40ll << 30, 3600);
  */

@@ -191,7 +191,7 @@ struct control {
 	struct copies *copies; /* NULL: no rails; so are the next two */
 	struct offers *offers;
 	struct drain *drain;
-	bool drained;            /* this host is to be stopped: others are told */
+	bool drained;            /* this host is to be stopped; its heartbeats say so */
 	struct storage *storage; /* NULL: engine.write_policy = local */
 	struct hot *hot;         /* NULL: copies.hot_percent = 0 */
 	struct epochs *epochs;

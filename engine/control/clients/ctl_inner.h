@@ -177,6 +177,7 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 enum op_status pin_serve(struct control *control, const struct ctl_op *op);
 /* Serves the op CTL_LIMITS. */
 void groups_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op);
+
 /* ---- clear.c --------------------------------------------------------------------------------- */
 
 /*

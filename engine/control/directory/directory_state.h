@@ -259,8 +259,8 @@ struct move {
 	bool walking;        /* until owners have what they lack by these changes */
 	uint64_t changed_ns; /* time of the first of the last changes, */
 	uint64_t walk_ns;    /* and time until which there may be further ones */
-	uint64_t
-		compare_ns; /* all members have the present map: no owner is compared with before */
+	/* from then on all members have the present map: no owner is compared with before */
+	uint64_t compare_ns;
 };
 
 struct maps {
@@ -599,4 +599,5 @@ bool compares_any(const struct directory *directory);
 /* Makes the next step run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 void move_slice(void *context);
+
 #endif

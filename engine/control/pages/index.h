@@ -64,6 +64,7 @@ unsigned index_walk(
  */
 unsigned index_slot(struct index *index, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct index_entry *ret_entries);
+
 /* ---- groups of namespaces: epoch_group() of their keys --------------------------------------- */
 
 /* What a group has here. It exists while it has a page or a limit. clients/groups.c sets limits. */

@@ -176,13 +176,15 @@ static const struct verb {
 	const char *name;
 	int least, most;
 	int (*each)(struct ctl_run *ctl, const char *key);
-} verbs[] = {{"status", 1, 1}, {"health", 1, 1}, {"top", 1, 1}, {"members", 1, 1},
-	{"directory", 1, 1}, {"explain", 2, 2}, {"match", 2, INT_MAX}, {"doctor", 1, 1},
-	{"trial", 0, 0}, {"restart", 1, 1}, {"drain", 1, 1}, {"undrain", 1, 1}, {"put", 2, 3},
-	{"get", 2, 2}, {"exists", 2, INT_MAX, ctl_exists}, {"rm", 2, INT_MAX, ctl_rm},
-	{"prefetch", 2, INT_MAX, ctl_prefetch}, {"pin", 2, INT_MAX, ctl_pin},
-	{"unpin", 2, INT_MAX, ctl_unpin}, {"clear", 1, 1}, {"quota", 1, 2}, {"keys", 1, 1},
-	{"keygen", 2, 2}, {"tls-example", 4, INT_MAX}};
+} verbs[] = {{"status", 1, 1, NULL}, {"health", 1, 1, NULL}, {"top", 1, 1, NULL},
+	{"members", 1, 1, NULL}, {"directory", 1, 1, NULL}, {"explain", 2, 2, NULL},
+	{"match", 2, INT_MAX, NULL}, {"doctor", 1, 1, NULL}, {"trial", 0, 0, NULL},
+	{"restart", 1, 1, NULL}, {"drain", 1, 1, NULL}, {"undrain", 1, 1, NULL},
+	{"put", 2, 3, NULL}, {"get", 2, 2, NULL}, {"exists", 2, INT_MAX, ctl_exists},
+	{"rm", 2, INT_MAX, ctl_rm}, {"prefetch", 2, INT_MAX, ctl_prefetch},
+	{"pin", 2, INT_MAX, ctl_pin}, {"unpin", 2, INT_MAX, ctl_unpin}, {"clear", 1, 1, NULL},
+	{"quota", 1, 2, NULL}, {"keys", 1, 1, NULL}, {"keygen", 2, 2, NULL},
+	{"tls-example", 4, INT_MAX, NULL}};
 
 static const struct verb *verb_find(const char *name)
 {

@@ -25,6 +25,7 @@
 struct hot_page {
 	uint32_t place, generation; /* generation 0: unused */
 	uint32_t first;             /* ref of the host that was the first since `since_ms` */
+	uint32_t given_to;          /* ref of the host that got the last offer of it */
 	uint32_t since_ms, given_ms;
 	uint8_t touches;
 	bool several;  /* another host has, too */
@@ -69,13 +70,17 @@ static bool hot_count(struct hot *hot, const struct pool_place *page, uint32_t r
 
 	if (!h || h->given == HOT_COPIES)
 		return false;
-	if (!h->touches++)
+	if (!h->touches)
 		h->first = ref;
+	if (h->touches < HOT_TOUCHES)
+		h->touches++;
 	h->several |= h->first != ref;
-	if (h->touches < HOT_TOUCHES || !h->several)
+	/* a host may report uses for a while after it has got its copy */
+	if (h->touches < HOT_TOUCHES || !h->several || (h->given && h->given_to == ref))
 		return false;
 	h->touches = 0;
 	h->given++;
+	h->given_to = ref;
 	h->given_ms = now_ms;
 	return true;
 }

@@ -491,6 +491,9 @@ static void a_page_that_several_hosts_use_is_offered_to_two_of_them(void **state
 		assert_int_equal(used_by(77 + n % 2, place), 0);
 	assert_int_equal(used_by(78, place), 1);
 	assert_true(peer.hot);
+	assert_int_equal(used_by(77, place), 0);
+	for (unsigned n = 0; n < 100; n++)
+		assert_int_equal(used_by(78, place), 0); /* it was offered the page already */
 	for (unsigned n = 0; n < 100; n++)
 		offered += used_by(77 + n % 2, place);
 	assert_int_equal(offered, 1);

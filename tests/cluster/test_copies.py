@@ -3,6 +3,7 @@
 first; removals, and reads that are verified meanwhile."""
 
 import ctypes
+import itertools
 import json
 import os
 import signal
@@ -177,9 +178,14 @@ class Copies(harness.ClusterTest):
         # the storage host is killed and comes back: no set fails, no get is wrong
         engines.kill(2)
         sessions[0].clear(SPACE, 20000)  # else pages that were used would stay, and not new ones
-        later = [f"later {n}" for n in range(20)]
-        self.put(sessions[0], later)
-        self.assertEqual(self.get(sessions[0], later), later)
+        tries = itertools.count()
+
+        def stay():
+            later = [f"later {next(tries)}" for n in range(20)]
+            self.put(sessions[0], later)
+            return self.get(sessions[0], later) == later
+
+        harness.wait_for(stay, 60, "new pages stay once the slots of the old ones have rested")
         engines.wait_members(2, among=[0, 1])
         missed = engines.status(0)["counters"]["storage_missed"]
         self.put(sessions[0], ["alone"])

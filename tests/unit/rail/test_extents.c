@@ -299,7 +299,8 @@ static void random_pages_in_random_segments_arrive_byte_by_byte(void **state)
 	for (unsigned shift = 12; shift <= 20; shift++) {
 		extents_add(shift, MEMORY_BYTES - PAGE_UNIT);
 		for (unsigned round = 0; round < 60; round++) {
-			uint32_t bytes = 600 + (uint32_t)((dice = map_mix(dice + 1)) % 900000);
+			uint32_t bytes =
+				SEGMENTS_MAX + (uint32_t)((dice = map_mix(dice + 1)) % 900000);
 			unsigned count = 1 + (unsigned)(dice >> 40) % 8;
 			uint64_t at = dice >> 20 & 4095, from = 0;
 			struct op op;
@@ -312,7 +313,7 @@ static void random_pages_in_random_segments_arrive_byte_by_byte(void **state)
 			cut(&dice, bytes, count, length);
 			for (unsigned i = 0; i < count; i++) {
 				s[i] = at_extents(at, length[i]);
-				at += length[i] + (dice >> (i % 50) & 255) * 16;
+				at += length[i] + (dice >> (i % 50) & 127) * 16;
 			}
 			assert_true(at < memory_bytes);
 			memset(memory, GUARD, MEMORY_BYTES);

@@ -190,7 +190,7 @@ unsigned groups_turn(struct control *control)
 		if (at++ < control->evict->group_at)
 			continue;
 		if (group->quota)
-			left -= evict_group(control->evict, group, 0, left);
+			left -= evict_group(control->evict, group, 0, left, NULL);
 		if (group->ttl_s)
 			left -= group_expire(control, group, left);
 	}

@@ -3,8 +3,8 @@
  * Eviction. Frees slots for waiting credit requests and keeps a reserve, so that the limbo delay
  * stays off the allocation path. Runs on the control plane's thread only.
  *
- * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
- * `resting` until limbo ends, so that one waiting request does not evict twice.
+ * Slots rest in limbo before pool_take() finds them. They count as if they were free, so that one
+ * waiting request does not evict twice.
  *
  * struct evict is opened here. The clients' room, the tier and warm restart write to it too:
  * `waiting`, `pass`, `taken`, `waited` and `slowed` of a class, `requests`, `retry` and `credits`.
@@ -16,7 +16,6 @@
 
 #include "config/log.h"
 #include "engine/abi/probe.h"
-#include "numa/clock.h"
 
 /*
  * maximum number of slots that one call of evict_refill() makes room for; the next turn continues
@@ -32,12 +31,11 @@
 #define EVICT_DEMAND_SLOTS_MIN 32u
 /* shortest time in which demand is measured, in ns */
 #define EVICT_WINDOW_NS_MIN 1000000ull
-/* a group that gives its own pages costs others none for this long after slots came, in ns */
-#define EVICT_RESTED_NS 5000000ull
 /* victims between the one that is removed and those whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
 #define PREFETCH_NEAR 4u
-#define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
+#define GROUP_LOOK 256u /* pages of other sizes and pools that one search in a group passes, at most */
+#define VICTIMS 128u    /* number of victims that one call of pool_victims() is asked to return */
 
 /* ---- records of page sizes ------------------------------------------------------------------- */
 
@@ -139,9 +137,9 @@ void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, u
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
  * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
-static uint32_t class_ahead_slots(struct evict_class *class, uint32_t free)
+static uint32_t class_ahead_slots(struct evict_class *class, uint32_t room)
 {
-	uint64_t capacity = (uint64_t) class->held + class->resting + free;
+	uint64_t capacity = (uint64_t) class->held + room;
 	uint64_t ahead = evict_reserve(capacity), demand = class->demand;
 
 	if (demand <= ahead)
@@ -176,44 +174,6 @@ static void class_demand_measure(struct evict_class *class, uint64_t limbo_ns, u
 	class->window_ns = now_ns;
 }
 
-/*
- * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
- * class->resting.
- */
-static void class_rest_expire(struct evict_class *class, uint64_t raw_ns)
-{
-	unsigned gone = 0;
-
-	while (gone < class->rests && class->rest[gone].until_ns <= raw_ns)
-		class->resting -= class->rest[gone++].slots;
-	class->rests -= gone;
-	if (gone)
-		class->rested_ns = raw_ns;
-	for (unsigned i = 0; i < class->rests && gone; i++)
-		class->rest[i] = class->rest[i + gone];
-}
-
-/*
- * Adds evicted slots to `resting`. Slots that leave limbo within limbo / (RESTS - 1) of each other
- * form one batch, so that RESTS batches suffice.
- */
-static void class_rest_add(
-	struct evict_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
-{
-	unsigned last = class->rests - 1;
-
-	class->resting += slots;
-	if (class->rests == EVICT_RESTS || (class->rests && until_ns - class->rest[last].first_ns <=
-								    limbo_ns / (EVICT_RESTS - 1))) {
-		class->rest[last].slots += slots;
-		class->rest[last].until_ns = until_ns;
-		return;
-	}
-	class->rest[class->rests].slots = slots;
-	class->rest[class->rests].first_ns = until_ns;
-	class->rest[class->rests++].until_ns = until_ns;
-}
-
 /* ---- making room ----------------------------------------------------------------------------- */
 
 /*
@@ -230,14 +190,6 @@ static void victims_prefetch(
 	if (i + PREFETCH_NEAR < n)
 		index_prefetch_entry(control->index, &victim[i + PREFETCH_NEAR].key);
 }
-
-/* How much room an eviction makes, in pages of `units`. */
-struct room {
-	unsigned rail;
-	uint32_t units;
-	uint32_t want; /* with the reserve */
-	uint32_t must; /* of these: for requests that wait */
-};
 
 /*
  * Evicts pages, or if `clean` only those that are on disk or being written, until there is room for
@@ -287,39 +239,34 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	return made < want ? made + evict_victims(evict, room, want - made, false) : made;
 }
 
-/*
- * No owner is to remember these pages: a larger pool would not have kept them. Those of one size
- * mostly come in a row: one reading of the clock for each row.
- */
-unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max)
+/* No owner is to remember these pages: a larger pool would not have kept them. */
+unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max,
+	const struct room *room)
 {
 	struct control *control = evict->control;
-	const struct index_entry *e;
-	unsigned n = 0, row = 0;
+	struct index_entry *e = index_oldest(control->index, group), *next;
+	unsigned n = 0, looked = 0;
 
-	while (n < max && group->bytes + more > group->quota &&
-		(e = index_oldest(control->index, group))) {
+	for (; e && n < max && group->bytes + more > group->quota; e = next) {
 		struct pool_victim page = {.key = e->key,
 			.place = e->place,
 			.generation = e->generation,
 			.length = e->length};
-		unsigned rail = place_rail(page.place);
-		struct evict_class *class = evict_class_of(evict, rail, page.length);
 		struct disk_page on_disk;
 
+		next = index_newer(control->index, e);
+		if (room && (place_rail(page.place) != room->rail ||
+				    length_units(page.length) != room->units)) {
+			if (++looked == GROUP_LOOK)
+				break;
+			continue;
+		}
 		if (tier_evicting(control, &page, &on_disk) &&
 			control->pages_events->on_disk(control, &on_disk))
 			evict_retire(evict, &page.key, page.place, page.generation);
 		else
 			evict_take_away(evict, &page.key, page.place, page.generation);
 		n++;
-		row++;
-		e = group->bytes + more > group->quota ? index_oldest(control->index, group) : NULL;
-		if (e && n < max && place_rail(e->place) == rail && e->length == page.length)
-			continue;
-		pool_rest(control->rail[rail].pool);
-		class_rest_add(class, row, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
-		row = 0;
 	}
 	group->evicted += n;
 	control->counter[COUNTER_pages_evicted] += n;
@@ -359,27 +306,23 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	struct pool *pool = evict->control->rail[rail].pool;
 	struct evict_class *class = evict_class_of(evict, rail, length);
 	struct room room = {.rail = rail};
-	uint32_t want, have, made;
+	uint32_t bytes = class->units * PAGE_UNIT, want, have, made;
 	bool own;
 
 	if (class->units == 0)
 		return;
-	if (class->rests)
-		class_rest_expire(class, clock_raw_ns());
 	class_demand_measure(class, evict->limbo_ns, now_ns);
-	have = pool_free(pool, class->units * PAGE_UNIT);
+	have = pool_free(pool, bytes) + pool_resting(pool, bytes);
 	want = class->waiting + class_ahead_slots(class, have);
-	have += class->resting;
+	room.units = class->units;
 	if (have < want && group)
-		have += evict_group(evict, group, more, want - have);
+		have += evict_group(evict, group, more, want - have, &room);
 	own = group || (class->waiting && class->own == class->waiting);
 	if (own)
 		want = class->waiting;
-	/* slots that have just left limbo are found by pool_take() only */
-	if (have >= want || (own && clock_raw_ns() - class->rested_ns < EVICT_RESTED_NS))
+	if (have >= want)
 		return;
 	want -= have;
-	room.units = class->units;
 	room.want = want < EVICT_BURST ? want : EVICT_BURST;
 	room.must = class->waiting > have ? class->waiting - have : 0;
 	if (room.must > room.want)
@@ -387,11 +330,8 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	made = evict_room(evict, &room);
 	if (keeps(evict) != evict->keeps_told)
 		keeps_tell(evict);
-	if (made) {
-		/* the pool's clock, read after the pool has read it: no slot counts too short */
+	if (made)
 		pool_rest(pool);
-		class_rest_add(class, made, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
-	}
 	if (want > EVICT_BURST && made >= EVICT_BURST)
 		evict->rail[rail].retry = true;
 }

@@ -28,9 +28,6 @@ static inline uint64_t evict_reserve(uint64_t slots)
 	return ahead < slots / EVICT_AHEAD_SHARE ? ahead : slots / EVICT_AHEAD_SHARE;
 }
 
-/* maximum number of batches of evicted slots in limbo that a page size counts separately */
-#define EVICT_RESTS 16u
-
 /*
  * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
  * it.
@@ -40,8 +37,6 @@ struct evict_class {
 	uint32_t held;    /* number of credits and pages of this size */
 	uint32_t waiting; /* number of slots that the waiting credit requests still need */
 	uint32_t own;     /* part of these: of groups that give pages of their own for them */
-	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
-	uint32_t resting;
 	/* of clients/ctl*.c: the last ctl_pass() in which pool_take() found no slot of this size */
 	uint32_t pass;
 	uint32_t taken; /* number of credits granted since window_ns */
@@ -56,14 +51,7 @@ struct evict_class {
 	 * Until then the demand evicts nothing: a pool that has room is filled first.
 	 */
 	bool waited;
-	bool slowed;        /* a credit request waited since window_ns */
-	uint64_t rested_ns; /* when class_rest_expire() last found that limbo had ended */
-	unsigned rests;
-	struct {
-		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
-		uint64_t first_ns, until_ns;
-		uint32_t slots;
-	} rest[EVICT_RESTS]; /* batches of evicted slots in limbo, oldest first */
+	bool slowed; /* a credit request waited since window_ns */
 };
 
 struct evict_rail {
@@ -114,11 +102,19 @@ bool evict_keeps(const struct evict *evict, uint32_t batch);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
 void evict_take_away(
 	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation);
+/* How much room an eviction makes, in pages of `units`. */
+struct room {
+	unsigned rail;
+	uint32_t units;
+	uint32_t want; /* with the reserve */
+	uint32_t must; /* of these: for requests that wait */
+};
 /*
  * Evicts pages of the group, up to `max`, until it has room for `more` bytes within its quota, or
- * no page. Returns how many. Their slots count as evicted for their size.
+ * no page. Returns how many. `room`: only of this pool and size; NULL: any.
  */
-unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max);
+unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t more, unsigned max,
+	const struct room *room);
 /*
  * Returns an unused credit to its pool, once nothing can write to its slot. `length`: of the page
  * for which it was granted.

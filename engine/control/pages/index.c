@@ -15,6 +15,7 @@
  * that all fall into one bucket.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -409,6 +410,14 @@ struct index_entry *index_oldest(struct index *index, const struct index_group *
 {
 	return group->oldest ? &node_at(index, group->oldest - 1)->entry : NULL;
 }
+
+struct index_entry *index_newer(struct index *index, const struct index_entry *entry)
+{
+	uint32_t newer = ((const struct node *)(const void *)entry)->newer;
+
+	return newer ? &node_at(index, newer - 1)->entry : NULL;
+}
+static_assert(offsetof(struct node, entry) == 0, "an entry is its node");
 
 void index_used(struct index *index, const struct page_key *key)
 {

@@ -107,6 +107,8 @@ int index_limit(struct index *index, uint32_t number, const struct group_limits 
  * for the longest. NULL: none.
  */
 struct index_entry *index_oldest(struct index *index, const struct index_group *group);
+/* The page of its group that follows in that order; NULL: none. */
+struct index_entry *index_newer(struct index *index, const struct index_entry *entry);
 void index_used(struct index *index, const struct page_key *key);
 /*
  * The page is of a group whose pages end after a time. These stay off the disk and are not copied:

@@ -238,6 +238,7 @@ static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 	if (pool->drain == number)
 		pool->drain = NONE;
 	if (chunk->leaves_for) {
+		chunk_list_remove(pool, &pool->leaving, number);
 		if (pool->reserved_units != chunk->leaves_for)
 			pool->reserved = 0;
 		pool->reserved_units = chunk->leaves_for;
@@ -338,13 +339,8 @@ static uint64_t limbo_now(struct pool *pool)
 /* Makes a slot whose limbo has ended, and which is in no list, free. */
 static void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns)
 {
-	struct chunk *chunk = slot_chunk(pool, slot);
-
 	pool->slots[slot].disk = 0;
 	pool->limbo--;
-	chunk->limbo--;
-	if (!chunk_rests(pool, slot >> pool->shift))
-		pool->class[chunk->class].limbo--;
 	chunk_slot_free(pool, slot, now_ns);
 }
 
@@ -355,9 +351,13 @@ static unsigned limbo_leave(struct pool *pool, unsigned max, uint64_t now_ns)
 
 	while (n < max && pool->limbo_first != NONE) {
 		uint32_t slot = pool->limbo_first;
+		struct chunk *chunk = slot_chunk(pool, slot);
 
 		if (pool->slots[slot].until_ns > now_ns)
 			break;
+		chunk->limbo--;
+		if (!chunk_rests(pool, slot >> pool->shift))
+			pool->class[chunk->class].limbo--;
 		pool->limbo_first = pool->slots[slot].next;
 		if (pool->limbo_first == NONE)
 			pool->limbo_last = NONE;

@@ -149,10 +149,12 @@ void pool_prefetch(const struct pool *pool, uint32_t place);
 
 /*
  * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
- * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():
- * slots of all sizes in limbo.
+ * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_resting():
+ * those that it will find when limbo ends, without those that are being written to disk even then.
+ * pool_limbo(): slots of all sizes in limbo.
  */
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
+uint32_t pool_resting(const struct pool *pool, uint32_t page_bytes);
 uint32_t pool_limbo(const struct pool *pool);
 uint64_t pool_pages(const struct pool *pool);      /* number of pages that the pool holds now */
 uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */

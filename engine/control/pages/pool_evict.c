@@ -303,6 +303,26 @@ static uint32_t class_limbo(const struct pool *pool, const struct size_class *cl
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
 }
 
+uint32_t pool_resting(const struct pool *pool, uint32_t page_bytes)
+{
+	uint32_t units = pool_units(pool, page_bytes);
+	uint32_t class = units ? class_serving(pool, units) : NONE;
+	uint64_t leaving = 0;
+
+	for (uint32_t i = pool->leaving.first; i != NONE; i = pool->chunk[i].next) {
+		const struct chunk *chunk = &pool->chunk[i];
+		/* when the last one of a chunk that rests leaves limbo, all are free */
+		uint64_t slots = chunk->limbo;
+
+		if (chunk->limbo && chunk_rests(pool, i))
+			slots += chunk->free;
+		if (chunk->leaves_for == units)
+			leaving += slots * pool->class[chunk->class].units;
+	}
+	return (uint32_t)(leaving / (units ? units : 1)) +
+	       (class == NONE ? 0 : class_limbo(pool, &pool->class[class]));
+}
+
 /* Whether the page may be evicted; `clean`: only if it is on disk or being written. */
 static bool page_pickable(const struct slot *page, bool clean)
 {
@@ -404,6 +424,7 @@ static void drain_begin(struct pool *pool, uint32_t chunk, uint32_t units)
 	class->free -= pool->chunk[chunk].free;
 	if (pool->chunk[chunk].free)
 		chunk_list_remove(pool, &class->ready, chunk);
+	chunk_list_add(pool, &pool->leaving, chunk);
 }
 
 static void drain_give_up(struct pool *pool)
@@ -413,6 +434,7 @@ static void drain_give_up(struct pool *pool)
 
 	pool->drain = NONE;
 	pool->chunk[chunk].leaves_for = 0;
+	chunk_list_remove(pool, &pool->leaving, chunk);
 	class->free += pool->chunk[chunk].free;
 	if (pool->chunk[chunk].free)
 		chunk_list_add(pool, &class->ready, chunk);

@@ -99,8 +99,9 @@ struct chunk {
 	 */
 	uint32_t recycled, recycled_last;
 	uint32_t free; /* number of free slots, used before or not */
-	uint32_t credits, pages, limbo;
-	/* neighbours of this chunk in pool->empty, or in the list `ready` of its size class */
+	uint32_t credits, pages;
+	uint32_t limbo; /* slots in the list of limbo */
+	/* neighbours in pool->empty, in pool->leaving or in the list `ready` of its size class */
 	uint32_t next, prev;
 	uint32_t pinned; /* of `pages` */
 	uint32_t kept;   /* of `pinned`: by clients, for long: the chunk does not drain */
@@ -138,7 +139,7 @@ struct size_class {
 	uint32_t chunks;
 	/* number of free slots of this class, without those of chunks that leave */
 	uint32_t free;
-	/* `limbo`: without the slots of chunks that leave and have only slots in limbo */
+	/* `limbo`: of chunk.limbo, without chunks that leave and have only slots in limbo */
 	uint32_t pages, limbo;
 	uint32_t pinned; /* of `pages` */
 	uint32_t kept;   /* of `pinned`, by clients */
@@ -223,6 +224,7 @@ struct pool {
 
 	struct chunk_list empty; /* list of the free chunks */
 	uint32_t empties;
+	struct chunk_list leaving; /* list of the chunks with `leaves_for` */
 	/* page size, in units, for which `reserved` free chunks are kept; 0: none is */
 	uint32_t reserved_units;
 	uint32_t reserved;
@@ -234,7 +236,8 @@ struct pool {
 	/* number of pool_victims() calls for other page sizes since drain_pick() last ran */
 	uint32_t drain_ignored;
 
-	uint32_t limbo_first, limbo_last, limbo;
+	uint32_t limbo_first, limbo_last;
+	uint32_t limbo; /* slots of that list, and those with SLOT_HELD */
 	/* the first slot of that list whose limbo has no end yet; NONE: all have one */
 	uint32_t limbo_open;
 	/*

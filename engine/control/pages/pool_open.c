@@ -230,7 +230,7 @@ static void pool_lay_out(struct pool *pool, uint64_t bytes)
 	pool->used_weight = USED_WEIGHT_MIN;
 	pool->before = pool->touched = pool->drain = pool->limbo_first = pool->limbo_last =
 		pool->limbo_open = NONE;
-	pool->empty = (struct chunk_list){NONE, NONE};
+	pool->empty = pool->leaving = (struct chunk_list){NONE, NONE};
 }
 
 /*

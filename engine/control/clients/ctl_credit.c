@@ -207,8 +207,7 @@ static void credit_request_queue(struct ctl *ctl, unsigned rail, const struct ct
 	ctl->evict->rail[rail].requests++;
 	r->channel->asked += r->left;
 	r->channel->asked_bytes[rail] += r->left * slot_bytes(r->length);
-	waits->class->waiting += r->left;
-	waits->class->own += r->own ? r->left : 0;
+	evict_wait(waits->class, (int)r->left, r->own);
 	waits->class->waited |= !r->own;
 	waits->class->slowed |= !r->own;
 }
@@ -281,9 +280,7 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	}
 	c->group = epoch_group(&op->key);
 	more = credit_group_bytes(ctl, c->group) + op->count * slot_bytes(op->length);
-	group = index_group(ctl->control->index, c->group);
-	if (group && (!group->quota || group->bytes + more <= group->quota))
-		group = NULL;
+	group = index_above(ctl->control->index, &op->key, more);
 	r.own = group;
 	/* If requests wait for this page size already, this one waits behind them. */
 	if (evict_class_of(ctl->evict, op->rail, op->length)->waiting == 0)
@@ -310,8 +307,7 @@ static void credit_request_remove(
 
 	r->channel->asked -= waited;
 	r->channel->asked_bytes[rail] -= waited * slot_bytes(r->length);
-	r->class->waiting -= waited;
-	r->class->own -= r->own ? waited : 0;
+	evict_wait(r->class, -(int)waited, r->own);
 	*link = r->next;
 	ctl->evict->rail[rail].requests--;
 	if (ctl->rail[rail].last == &r->next)
@@ -345,8 +341,7 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 			continue;
 		}
 		class->pass = pass;
-		class->waiting -= before - r->left;
-		class->own -= r->own ? before - r->left : 0;
+		evict_wait(class, (int)(r->left - before), r->own);
 		r->channel->asked -= before - r->left;
 		r->channel->asked_bytes[rail] -= (before - r->left) * slot_bytes(r->length);
 		link = &r->next;

@@ -431,6 +431,8 @@ static void flight_end(struct copies *c, unsigned number, enum op_status status)
 	c->flight[number] = NULL;
 	c->flying--;
 	c->flying_bytes -= copy->wish.length;
+	index_coming(
+		c->control->index, &copy->wish.key, -(int64_t)index_bytes(copy->wish.length));
 	if (status == OP_HIT && !copy_publish(c, copy))
 		status = OP_MISS;
 	if (status != OP_HIT)
@@ -500,7 +502,7 @@ static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
 
 /*
  * Takes a slot for the first copy that waits. -ENOSPC: none is free yet, and pages are evicted for
- * it as for a set; -EDQUOT: a copy that evicts none gets none; or -errno.
+ * it as for a set; -EDQUOT: a copy that evicts none gets none, or its group is at its quota; or -errno.
  */
 static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 {
@@ -509,6 +511,8 @@ static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 	uint32_t length = copy->wish.length;
 	int rc = -ENOSPC;
 
+	if (index_above(c->control->index, &copy->wish.key, index_bytes(length)))
+		return -EDQUOT;
 	for (unsigned k = 0; k < rails && rc == -ENOSPC; k++)
 		rc = slot_of(c, copy, (c->turn + k) % rails);
 	if (rc == 0) {
@@ -607,6 +611,7 @@ static void copy_begin(struct copies *c, struct copy *copy, uint64_t now_ns)
 	c->flight[number] = copy;
 	c->flying++;
 	c->flying_bytes += copy->wish.length;
+	index_coming(c->control->index, &copy->wish.key, (int64_t)index_bytes(copy->wish.length));
 	if (!read_post(c, number))
 		flight_end(c, number, OP_PEER_DOWN);
 }

@@ -67,6 +67,12 @@ struct evict_class *evict_class_of(struct evict *evict, unsigned rail, uint32_t 
 	return spare;
 }
 
+void evict_wait(struct evict_class *class, int slots, bool own)
+{
+	class->waiting += (uint32_t)slots;
+	class->own += own ? (uint32_t)slots : 0;
+}
+
 void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
 {
 	struct evict_class *class = evict_class_of(evict, rail, length);
@@ -247,7 +253,7 @@ unsigned evict_group(struct evict *evict, struct index_group *group, uint64_t mo
 	struct index_entry *e = index_oldest(control->index, group), *next;
 	unsigned n = 0, looked = 0;
 
-	for (; e && n < max && group->bytes + more > group->quota; e = next) {
+	for (; e && n < max && group->bytes + group->coming + more > group->quota; e = next) {
 		struct pool_victim page = {.key = e->key,
 			.place = e->place,
 			.generation = e->generation,

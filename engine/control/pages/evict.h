@@ -78,6 +78,8 @@ void evict_close(struct control *control);
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct evict_class *evict_class_of(struct evict *evict, unsigned rail, uint32_t length);
+/* Adds to the slots that requests wait for. `own`: their group gives pages of its own. */
+void evict_wait(struct evict_class *class, int slots, bool own);
 /*
  * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
  * is not taken a second time.

@@ -260,7 +260,7 @@ static void group_drop(struct index *index, struct index_group *group)
 {
 	struct index_group **link = group_chain(index, group->number);
 
-	if (group->pages || group->limited || group->fixed)
+	if (group->pages || group->coming || group->limited || group->fixed)
 		return;
 	while (*link != group)
 		link = &(*link)->same;
@@ -268,6 +268,27 @@ static void group_drop(struct index *index, struct index_group *group)
 	index->group_count--;
 	TAILQ_REMOVE(&index->account.groups, group, next);
 	free(group);
+}
+
+void index_coming(struct index *index, const struct page_key *key, int64_t bytes)
+{
+	struct index_group *group = bytes > 0 ? group_make(index, epoch_group(key))
+					      : index_group(index, epoch_group(key));
+
+	if (!group)
+		return; /* no memory, then or now */
+	group->coming += bytes > 0 || group->coming >= (uint64_t)-bytes ? (uint64_t)bytes : 0;
+	group_drop(index, group);
+}
+
+struct index_group *index_above(
+	const struct index *index, const struct page_key *key, uint64_t more)
+{
+	struct index_group *group = index_group(index, epoch_group(key));
+
+	if (!group || !group->quota || group->bytes + group->coming + more <= group->quota)
+		return NULL;
+	return group;
 }
 
 /* All pins of the group are over. */

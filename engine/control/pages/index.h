@@ -76,6 +76,7 @@ struct index_group {
 	uint32_t oldest, newest; /* of its pages, as nodes of index.c */
 	uint64_t bytes, pages;   /* bytes: index_bytes() */
 	uint64_t pinned;         /* of `bytes` */
+	uint64_t coming;         /* see index_coming() */
 	bool limited;            /* it has a quota or a time */
 	bool fixed;              /* by the settings */
 	uint32_t ttl_s;          /* 0: none */
@@ -93,6 +94,11 @@ static inline uint64_t index_bytes(uint32_t length)
 
 /* NULL: it has neither page nor limit here. */
 struct index_group *index_group(const struct index *index, uint32_t number);
+/* Counts bytes of pages that are copied or read from disk, until they are put or given up. */
+void index_coming(struct index *index, const struct page_key *key, int64_t bytes);
+/* The group of the key, if `more` bytes would be above its quota; NULL: they are not. */
+struct index_group *index_above(
+	const struct index *index, const struct page_key *key, uint64_t more);
 
 /* Limits; -1: as it is, 0: none. */
 struct group_limits {

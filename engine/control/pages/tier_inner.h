@@ -87,6 +87,7 @@ struct tier_promote {
 	bool stranded; /* held by a path: its bytes are not in pinned_bytes any more */
 	unsigned rail; /* whose pool it comes into; from PROMOTE_WANTED on */
 	struct evict_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
+	bool own; /* then: its group is above its quota, and gives pages of its own */
 	uint32_t bytes, place, generation;
 	uint64_t until_ns; /* until then it is kept without waiters: a hint */
 	STAILQ_HEAD(, tier_waiter) waiters;

@@ -231,7 +231,7 @@ static void promote_leave(struct tier *t, struct tier_promote *promote)
 {
 	TAILQ_REMOVE(&t->promotes[promote->state], promote, next);
 	if (promote->state == PROMOTE_WANTED)
-		promote->class->waiting--;
+		evict_wait(promote->class, -1, promote->own);
 }
 
 static void promote_enter(struct tier *t, struct tier_promote *promote, enum promote_state state)
@@ -241,7 +241,8 @@ static void promote_enter(struct tier *t, struct tier_promote *promote, enum pro
 	if (state != PROMOTE_WANTED)
 		return;
 	promote->class = evict_class_of(t->control->evict, promote->rail, promote->request.length);
-	promote->class->waiting++;
+	promote->own = index_above(t->control->index, &promote->request.key, 0);
+	evict_wait(promote->class, 1, promote->own);
 }
 
 /* Ends a promote that is in no list. */
@@ -257,12 +258,19 @@ static bool pin_budget_has(const struct tier *t, uint32_t bytes)
 	return t->pinned_bytes == 0 || t->pinned_bytes + bytes <= t->pinned_bytes_max;
 }
 
+static void promote_coming(struct tier *t, const struct tier_promote *promote, int sign)
+{
+	index_coming(t->control->index, &promote->request.key, sign * (int64_t)promote->bytes);
+}
+
 /* Ends a promote that gets no slot. */
 static void promote_give_up(struct tier *t, struct tier_promote *promote, enum op_status status)
 {
 	promote_leave(t, promote);
-	if (promote->state == PROMOTE_WANTED)
+	if (promote->state == PROMOTE_WANTED) {
 		t->pinned_bytes -= promote->bytes;
+		promote_coming(t, promote, -1);
+	}
 	promote_free(t, promote, &(struct ctl_done){.status = status});
 }
 
@@ -276,6 +284,7 @@ static void promote_want(struct tier *t, struct tier_promote *promote)
 		return;
 	}
 	t->pinned_bytes += promote->bytes;
+	promote_coming(t, promote, 1);
 	promote->rail = t->turn++ % control->rails;
 	promote_enter(t, promote, PROMOTE_WANTED);
 	t->promote_due = true;
@@ -290,7 +299,8 @@ static void promote_read_start(
 	promote->place = place;
 	promote->generation = generation;
 	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
-	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
+	if (!promote->own)
+		evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
 	promote_enter(t, promote, PROMOTE_READING);
 	promote->request.data = tier_memory(t, place);
 	disk_submit(t->disk, &promote->request);
@@ -301,6 +311,7 @@ static bool promote_slot_take(struct tier *t, struct tier_promote *promote, uint
 {
 	uint32_t length = promote->request.length, place, generation;
 	unsigned rail = promote->rail;
+	struct index_group *group = index_above(t->control->index, &promote->request.key, 0);
 	int rc = pool_take(t->control->rail[rail].pool, length, &place, &generation);
 
 	if (rc == 0) {
@@ -308,7 +319,7 @@ static bool promote_slot_take(struct tier *t, struct tier_promote *promote, uint
 		promote_read_start(t, promote, place, generation);
 	} else if (rc != -ENOSPC)
 		promote_give_up(t, promote, OP_NO_SPACE);
-	evict_refill(t->control->evict, rail, length, now_ns);
+	evict_refill_by(t->control->evict, rail, length, group, 0, now_ns);
 	return rc != -ENOSPC;
 }
 
@@ -396,6 +407,8 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 	uint32_t readers = 0;
 
 	promote_leave(t, promote);
+	if (!promote->stranded)
+		promote_coming(t, promote, -1);
 	STAILQ_FOREACH (waiter, &promote->waiters, next) {
 		readers++;
 		if (waiter->deadline_ns > deadline_ns)
@@ -496,6 +509,7 @@ void tier_promote_strand(struct tier *t, struct tier_promote *promote)
 {
 	promote->stranded = promote->removed = true;
 	t->pinned_bytes -= promote->bytes;
+	promote_coming(t, promote, -1);
 	t->promote_due = true;
 	promote_answer_all(t, promote, &(struct ctl_done){.status = OP_MISS});
 }

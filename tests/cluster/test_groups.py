@@ -166,6 +166,15 @@ class Groups(harness.ClusterTest):
         engines.crash(0)
         harness.wait_for(lambda: not self.there(away, "long", 0, 250), 60, "none is found")
         harness.wait_for(lambda: self.there(away, "lasting", 0, 500) == 500, 60, "all are found")
+        # what is on disk only when its group gets a time ends, too
+        again = self.session(engines)
+        self.assertEqual(self.store(again, "late", 0, 500), 0)
+        self.assertEqual(self.store(again, "flood", 0, 2000), 0)
+        harness.wait_for(lambda: self.there(away, "late", 0, 500) >
+                         self.group(engines, "late", "pages"), 60, "some are on disk only")
+        ctl(engines, "quota", "--ttl", "3600", group="late")
+        kept = self.group(engines, "late", "pages")
+        harness.wait_for(lambda: self.there(away, "late", 0, 500) == kept, 60, "those on disk end")
         self.stop_cleanly(engines)
 
 

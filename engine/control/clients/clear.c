@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes pages of many keys out of this host: those that a client clears here, and, in a sweep after
- * a clear of the cluster, those of epochs that have ended, which no client finds any more. In this
- * order:
+ * Takes pages of many keys out of this host: those that a client clears here, and in a sweep those
+ * that no client may find any more: after a clear of the cluster, of epochs that have ended; when a
+ * group has got a time, what it has on disk only. In this order:
  *
  *   memory  pages of the index: out of the index, the slot retired, the entry removed
  *   flight  pages that are being written to disk or read from it, in neither index
@@ -33,7 +33,7 @@ struct clear_request {
 	TAILQ_ENTRY(clear_request) next;
 	struct page_key group;
 	bool all;
-	bool sweep;     /* pages of epochs that have ended; no client waits */
+	bool sweep;     /* no client waits */
 	uint32_t later; /* number of ctl_later() */
 	enum clear_phase phase;
 	uint64_t cursor; /* of the walk of the phase */
@@ -44,7 +44,7 @@ struct clear_request {
 struct clears {
 	TAILQ_HEAD(, clear_request) waiting; /* the first one is served */
 	unsigned count;
-	uint32_t swept;             /* epochs_version() for which the last sweep began */
+	uint32_t swept;             /* version for which the last sweep began */
 	struct clear_request sweep; /* `phase` CLEAR_DONE: none runs */
 };
 
@@ -52,7 +52,7 @@ static bool clear_concerns(
 	const struct control *control, const struct clear_request *r, const struct page_key *key)
 {
 	if (r->sweep)
-		return epoch_past(control, key);
+		return epoch_past(control, key) || index_ends(control->index, key);
 	return r->all || page_key_grouped(key, &r->group);
 }
 
@@ -62,6 +62,10 @@ static void clear_page(struct control *control, struct clear_request *r, const s
 {
 	const struct page_key name = *key; /* `key` may be of what is removed */
 
+	if (r->sweep && !epoch_past(control, &name) && index_find(control->index, &name)) {
+		(void)tier_forget(control, &name); /* the page in memory ends in its time */
+		return;
+	}
 	if (at)
 		directory_remove(control, &name, at);
 	(void)page_forget(control, &name);
@@ -137,7 +141,7 @@ static void clear_finish(struct control *control, struct clear_request *r)
 
 	if (r->pages || !r->sweep)
 		log_info("clear: %llu page(s)%s removed in %llu ms", (unsigned long long)r->pages,
-			r->sweep ? " of groups that were cleared in the cluster"
+			r->sweep ? " of groups that were cleared in the cluster or have got a time"
 			: r->all ? ""
 				 : " of a group of namespaces",
 			(unsigned long long)((net_now() - r->began_ns) / 1000000));
@@ -168,7 +172,7 @@ static struct clears *clears_open(struct control *control)
 static struct clear_request *clear_next(struct control *control)
 {
 	struct clears *clears = control->clears;
-	uint32_t version = epochs_version(control);
+	uint32_t version = epochs_version(control) + index_account(control->index)->ends;
 
 	if (!version && !clears)
 		return NULL;

@@ -314,8 +314,10 @@ int index_limit(struct index *index, uint32_t number, const struct group_limits 
 	}
 	if (limits->quota >= 0)
 		group->quota = (uint64_t)limits->quota;
-	if (limits->ttl_s > 0 && !group->ttl_s)
+	if (limits->ttl_s > 0 && !group->ttl_s) {
 		group_unpin(index, group);
+		account->ends++;
+	}
 	if (limits->ttl_s >= 0)
 		group->ttl_s = (uint32_t)limits->ttl_s;
 	group->limited = group->quota || group->ttl_s;

@@ -128,6 +128,7 @@ struct index_account {
 	uint32_t now;
 	uint32_t pins;   /* pages that are pinned */
 	uint64_t pinned; /* their bytes */
+	uint32_t ends;   /* how often a group has got a time */
 	bool over;       /* a put or a limit may have made a group larger than its quota */
 	struct index_groups groups, limited; /* `limited`: those with limits, and how many */
 	unsigned limits;

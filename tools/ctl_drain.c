@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tools/common.h"
 #include "tools/ctl.h"
@@ -47,8 +48,24 @@ static void progress_print(const struct ctl_run *ctl, json_object *drain, const 
 			(long long)json_number(drain, "left"), end);
 }
 
+/* The first Ctrl-C tells what a second one does. */
+static void on_interrupt(int number)
+{
+	static const char
+		first[] = "\nCtrl-C again leaves at once; the engine goes on with the drain\n",
+		second[] = "\nthe engine goes on with the drain; peercachectl undrain ends it\n";
+	static volatile sig_atomic_t again;
+
+	if (write(STDERR_FILENO, again ? second : first,
+		    again ? sizeof(second) - 1 : sizeof(first) - 1) < 0 ||
+		again)
+		_exit(128 + number);
+	again = 1;
+}
+
 int ctl_drain(struct ctl_run *ctl)
 {
+	struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
 	json_object *report = report_of(ctl), *drain = NULL;
 	unsigned looks = 0;
@@ -57,6 +74,7 @@ int ctl_drain(struct ctl_run *ctl)
 	if (ctl->drain_pid && json_number(report, "pid") != (int64_t)ctl->drain_pid)
 		die("the engine that serves this socket has pid %lld, not %llu: give the socket of that one (--socket)",
 			(long long)json_number(report, "pid"), (unsigned long long)ctl->drain_pid);
+	sigaction(SIGINT, &action, NULL);
 	signal_send(report, (unsigned)ctl->drain_seconds);
 	do {
 		json_object_put(report);
@@ -64,8 +82,10 @@ int ctl_drain(struct ctl_run *ctl)
 		report = report_of(ctl);
 		drain = json_get(report, "drain");
 		progress_print(ctl, drain, "\r");
-	} while (strcmp(json_text(drain, "state"), "done") &&
+	} while (!strcmp(json_text(drain, "state"), "running") &&
 		 ++looks < (ctl->drain_seconds + 30) * (1000000000u / LOOK_NS));
+	if (strcmp(json_text(drain, "state"), "done"))
+		die("the drain has not come to its end: peercachectl undrain ended it, the engine was restarted, or it hangs; drain it again before it is stopped");
 	unfit = json_number(drain, "unfit");
 	progress_print(ctl, drain, "\n");
 	if (ctl->json)

@@ -3,10 +3,10 @@
 first; removals, and reads that are verified meanwhile."""
 
 import ctypes
-import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -178,14 +178,9 @@ class Copies(harness.ClusterTest):
         # the storage host is killed and comes back: no set fails, no get is wrong
         engines.kill(2)
         sessions[0].clear(SPACE, 20000)  # else pages that were used would stay, and not new ones
-        tries = itertools.count()
-
-        def stay():
-            later = [f"later {next(tries)}" for n in range(20)]
-            self.put(sessions[0], later)
-            return self.get(sessions[0], later) == later
-
-        harness.wait_for(stay, 60, "new pages stay once the slots of the old ones have rested")
+        later = [f"later {n}" for n in range(20)]
+        self.put(sessions[0], later)
+        self.assertEqual(self.get(sessions[0], later), later)
         engines.wait_members(2, among=[0, 1])
         missed = engines.status(0)["counters"]["storage_missed"]
         self.put(sessions[0], ["alone"])
@@ -258,6 +253,45 @@ class Copies(harness.ClusterTest):
         self.assertEqual(ctl(engines.sockets[1], "undrain").returncode, 0)
         for session in sessions[1:]:
             session.close()
+
+    def test_a_second_interrupt_leaves_a_drain_and_says_that_it_goes_on(self):
+        engines = self.start(2, pool_bytes="8MiB", settings=[
+            "cluster.heartbeat_ms=100", "cluster.dead_after_ms=60000"])
+        session = _peercache.Session(engines.sockets[0])
+        self.put(session, ["page"])
+        harness.freeze(engines.process[1])  # it never tells what room it has
+        commands = []
+
+        def says(words):
+            said = ""
+            while words not in said:
+                more = commands[-1].stderr.read(1)
+                self.assertTrue(more, said)
+                said += more
+
+        def begin():
+            commands.append(subprocess.Popen(
+                [CTL, "--socket", engines.sockets[0], "drain"], text=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+            says("0 of 1 pages copied")
+            return commands[-1]
+        drain = begin()
+        drain.send_signal(signal.SIGINT)
+        says("Ctrl-C again leaves at once")
+        says("0 of 1 pages copied")
+        drain.send_signal(signal.SIGINT)
+        says("peercachectl undrain ends it")
+        self.assertEqual(drain.wait(60), 128 + signal.SIGINT)
+        self.assertEqual(engines.status(0)["drain"]["state"], "running")
+        drain = begin()
+        self.assertEqual(ctl(engines.sockets[0], "undrain").returncode, 0)
+        harness.wait_for(lambda: engines.status(0)["drain"]["state"] == "", 60, "undrain")
+        says("has not come to its end")
+        self.assertEqual(drain.wait(60), 2)
+        for command in commands:
+            command.stderr.close()
+        engines.process[1].send_signal(signal.SIGCONT)
+        session.close()
 
     def test_a_page_that_several_hosts_use_gets_further_holders(self):
         engines = self.start(4, pool_bytes="16MiB", settings=SETTINGS)

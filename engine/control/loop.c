@@ -120,12 +120,10 @@ void control_drain(struct control *control, unsigned seconds)
 
 static void loop_copies_drain(struct control *control)
 {
-	uint32_t asked = shm_load(&control->loop->drain_asked);
+	uint32_t asked = control->stopping ? 0 : shm_exchange(&control->loop->drain_asked, 0);
 
-	if (!asked || control->stopping)
-		return;
-	shm_store(&control->loop->drain_asked, 0);
-	copies_drain(control, (asked - 1) * 1000000000ull);
+	if (asked)
+		copies_drain(control, (asked - 1) * 1000000000ull);
 }
 
 static void loop_drain_start(struct control *control, uint64_t now_ns)

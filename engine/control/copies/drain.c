@@ -305,6 +305,7 @@ static bool drain_offer(struct drain *d, struct drain_peer *peer)
 	struct drain_offer *offer = calloc(1, sizeof(*offer));
 	Pc__OfferPage page[OFFER_PAGES_MAX], *at[OFFER_PAGES_MAX];
 	uint32_t from = d->at;
+	struct page_key key;
 
 	if (!offer)
 		return false;
@@ -312,8 +313,13 @@ static bool drain_offer(struct drain *d, struct drain_peer *peer)
 		Pc__OfferPage *p = &page[offer->pages];
 
 		if (!offer_page_describe(d->control, &d->page[d->at].at, p)) {
-			d->at++;
-			d->counts.gone++;
+			const struct pool_place *page_is = &d->page[d->at++].at;
+
+			/* of a group whose pages end: it is not copied */
+			if (page_key_at(d->control, page_is->place, page_is->generation, &key))
+				d->counts.unfit++;
+			else
+				d->counts.gone++;
 			continue;
 		}
 		if (offer->bytes + p->bytes > (offer->pages ? OFFER_BYTES : peer->room))
@@ -329,8 +335,10 @@ static bool drain_offer(struct drain *d, struct drain_peer *peer)
 	if (!offer->pages || !offer_send(d->control, peer->ref, offer->serial, at, offer->pages)) {
 		for (unsigned i = offer->pages; i--;)
 			d->page[--d->at] = offer->page[i];
+		if (offer->pages)
+			peer->known = peer->asked = false; /* it has no link now: others go on */
 		free(offer);
-		return d->at != from || !peer->room;
+		return d->at != from || !peer->room || !peer->known;
 	}
 	for (unsigned i = 0; i < offer->pages; i++)
 		offer->page[i].tries++;

@@ -77,6 +77,7 @@ struct copies {
 	unsigned turn; /* the pool that gets the next copy */
 	/* the first one that waits is counted in `waiting` of this class; NULL: it is not */
 	struct evict_class *class;
+	bool own;           /* then: its group is above its quota, and gives pages of its own */
 	uint64_t stuck_ns;  /* since then no copy has got a slot that needed one; 0: it got one */
 	uint64_t rate;      /* beside clients, bytes a second */
 	uint64_t rated_ns;  /* when it was computed */
@@ -239,7 +240,7 @@ static void read_kick(struct control *control, unsigned rail)
 static void class_leave(struct copies *c)
 {
 	if (c->class)
-		c->class->waiting--;
+		evict_wait(c->class, -1, c->own);
 	c->class = NULL;
 }
 
@@ -431,13 +432,15 @@ static void flight_end(struct copies *c, unsigned number, enum op_status status)
 	c->flight[number] = NULL;
 	c->flying--;
 	c->flying_bytes -= copy->wish.length;
-	index_coming(
-		c->control->index, &copy->wish.key, -(int64_t)index_bytes(copy->wish.length));
+	index_coming(c->control->index, &copy->wish.key, -(int64_t)index_bytes(copy->wish.length));
 	if (status == OP_HIT && !copy_publish(c, copy))
 		status = OP_MISS;
 	if (status != OP_HIT)
 		slot_return(c, copy);
-	copy_end(c, copy, status);
+	if (status != OP_HIT && index_find(c->control->index, &copy->wish.key))
+		copy_free(c, copy, true); /* a client has stored it meanwhile */
+	else
+		copy_end(c, copy, status);
 }
 
 /* A rail has answered. */
@@ -502,16 +505,18 @@ static int slot_of(struct copies *c, struct copy *copy, unsigned pool)
 
 /*
  * Takes a slot for the first copy that waits. -ENOSPC: none is free yet, and pages are evicted for
- * it as for a set; -EDQUOT: a copy that evicts none gets none, or its group is at its quota; or -errno.
+ * it as for a set; -EDQUOT: it evicts none, and gets none or its group is at its quota; or -errno.
  */
 static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 {
 	struct evict *evict = c->control->evict;
 	unsigned rails = c->control->rails;
 	uint32_t length = copy->wish.length;
+	struct index_group *group;
 	int rc = -ENOSPC;
 
-	if (index_above(c->control->index, &copy->wish.key, index_bytes(length)))
+	group = index_above(c->control->index, &copy->wish.key, index_bytes(length));
+	if (group && copy->wish.spare)
 		return -EDQUOT;
 	for (unsigned k = 0; k < rails && rc == -ENOSPC; k++)
 		rc = slot_of(c, copy, (c->turn + k) % rails);
@@ -524,18 +529,20 @@ static int slot_take(struct copies *c, struct copy *copy, uint64_t now_ns)
 	}
 	if (copy->wish.spare) /* it makes no room, not even for the reserve */
 		return rc == -ENOSPC ? -EDQUOT : rc;
-	if (rc == 0)
+	if (rc == 0 && !group)
 		evict_class_of(evict, copy->pool, length)->taken++;
 	if (rc == -ENOSPC)
 		copy->pool = c->turn % rails;
 	if (rc == -ENOSPC && !c->class) {
 		c->class = evict_class_of(evict, copy->pool, length);
-		c->class->waiting++;
-		c->class->waited = c->class->slowed = true;
+		c->own = group;
+		evict_wait(c->class, 1, c->own);
+		c->class->waited |= !c->own;
+		c->class->slowed |= !c->own;
 		if (!c->stuck_ns)
 			c->stuck_ns = now_ns;
 	}
-	evict_refill(evict, copy->pool, length, now_ns);
+	evict_refill_by(evict, copy->pool, length, group, index_bytes(length), now_ns);
 	return rc;
 }
 

@@ -34,7 +34,7 @@
 /* victims between the one that is removed and those whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
 #define PREFETCH_NEAR 4u
-#define GROUP_LOOK 256u /* pages of other sizes and pools that one search in a group passes, at most */
+#define GROUP_LOOK 256u /* pages of other sizes and pools that one search in a group passes */
 #define VICTIMS 128u    /* number of victims that one call of pool_victims() is asked to return */
 
 /* ---- records of page sizes ------------------------------------------------------------------- */
@@ -321,8 +321,10 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	have = pool_free(pool, bytes) + pool_resting(pool, bytes);
 	want = class->waiting + class_ahead_slots(class, have);
 	room.units = class->units;
+	made = class->waiting + EVICT_BURST; /* a quota may have become much smaller */
 	if (have < want && group)
-		have += evict_group(evict, group, more, want - have, &room);
+		have += evict_group(
+			evict, group, more, want - have < made ? want - have : made, &room);
 	own = group || (class->waiting && class->own == class->waiting);
 	if (own)
 		want = class->waiting;

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "engine/abi/epoch.h"
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
@@ -392,6 +393,17 @@ static inline void pass_time(uint64_t ns)
 static inline struct page_key key_of(uint64_t n)
 {
 	return (struct page_key){{map_mix(n + 1), n + 1}};
+}
+
+/* The first number from `n` on whose key is of the group of key 0. */
+static inline uint64_t of_group(uint64_t n)
+{
+	const struct page_key first = key_of(0);
+	struct page_key key = key_of(n);
+
+	while (epoch_group(&key) != epoch_group(&first))
+		key = key_of(++n);
+	return n;
 }
 
 static inline struct ctl_done get_one(struct client *c)

@@ -196,6 +196,31 @@ static void a_waiting_request_evicts_once_although_the_clock_is_slewed(void **st
 	client_close(&owner);
 }
 
+/* What a client removes is room for others when it has rested: nothing is evicted for them. */
+static void a_removed_page_is_room_for_the_next_request(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&owner, 0);
+	client_open(&waiter, 1);
+	raw = 77000000000ull;
+	pass_time_to(now, raw);
+	for (unsigned i = 0; i < 4; i++)
+		store(&owner, i, BIG);
+	put(&owner, (struct ctl_op){.kind = CTL_REMOVE, .key = key_of(2)});
+	turns();
+	put(&waiter, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = BIG});
+	turns();
+	assert_false(got(&waiter, &done));
+	pass_both(LIMBO_NS);
+	assert_true(got(&waiter, &done));
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(control.counter[COUNTER_pages_evicted], 0);
+	client_close(&waiter);
+	client_close(&owner);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -211,6 +236,7 @@ int main(void)
 		TEST(client_exits_after_the_close_and_rests),
 		TEST(a_waiting_request_evicts_once_although_the_clock_is_slewed),
 		TEST(limbo_begins_at_the_end_of_the_turn),
+		TEST(a_removed_page_is_room_for_the_next_request),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -395,14 +395,56 @@ static void fill(struct client *client, uint64_t first, uint64_t count)
 	for (uint64_t n = 0; n < count; n++) {
 		struct ctl_done done;
 
-		put(client,
-			(struct ctl_op){
-				.kind = CTL_CREDIT, .rail = n % RAILS, .count = 1, .length = PAGE});
+		put(client, (struct ctl_op){.kind = CTL_CREDIT,
+				    .rail = (first + n) % RAILS,
+				    .count = 1,
+				    .length = PAGE});
 		turns();
 		while (!got(client, &done))
 			pass_time(5 * 1000000ull);
 		publish_at(client, first + n, done.place, done.generation, PAGE);
 	}
+}
+
+static void a_group_at_its_quota_gives_its_own_pages_for_copies(void **state)
+{
+	static struct client client;
+	const struct page_key key = key_of(0);
+	struct group_limits limits = {.ttl_s = -1};
+	struct copy_wish spare = {
+		.from = {PEER_REF, place_make(1, 1), 5}, .length = PAGE, .spare = true};
+	struct index_group *group;
+	uint64_t n = 20000, others;
+
+	(void)state;
+	client_open(&client, 3);
+	fill(&client, 1000, 4 * POOL_PAGES);
+	for (unsigned i = 0; i < 8; i++)
+		fill(&client, n = of_group(n + 1), 1);
+	group = index_group(control.index, epoch_group(&key));
+	limits.quota = (int64_t)group->bytes;
+	assert_int_equal(index_limit(control.index, group->number, &limits), 0);
+	others = index_count(control.index) - group->pages;
+	for (unsigned made = 0; made < 96; made++) { /* more than the reserve of free slots */
+		assert_int_equal(wish(n = of_group(n + 1)), OP_HIT);
+		for (unsigned i = 0; i < 1000 && count(COUNTER_copies_made) == made; i++) {
+			turn();
+			serve();
+			turn();
+			pass_time(5 * 1000000ull);
+		}
+	}
+	assert_int_equal(count(COUNTER_copies_made), 96);
+	assert_int_equal(index_count(control.index) - group->pages, others);
+	assert_in_range(group->evicted, 32, 96);
+	/* what a drained host offers is refused */
+	spare.key = key_of(of_group(n + 1));
+	assert_int_equal(copies_ask(&control, &spare), OP_HIT);
+	turn();
+	assert_int_equal(serve(), 0);
+	assert_int_equal(count(COUNTER_copies_refused), 1);
+	assert_int_equal(group->coming, 0);
+	client_close(&client);
 }
 
 static void a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits(void **state)
@@ -707,6 +749,7 @@ int main(void)
 		TEST(pages_that_are_requested_together_keep_their_order),
 		TEST(clients_that_wait_for_a_slot_come_first),
 		TEST(a_failed_rail_is_replaced_by_another_in_the_same_slot),
+		TEST(a_group_at_its_quota_gives_its_own_pages_for_copies),
 		TEST(a_full_pool_evicts_the_oldest_and_no_more_than_an_eighth_waits),
 		TEST(beside_a_client_copies_keep_their_rate),
 		TEST(copies_leave_slow_nics_to_clients),

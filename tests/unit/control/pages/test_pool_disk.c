@@ -260,9 +260,11 @@ static void a_slot_is_not_handed_out_while_it_is_written(void **state)
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), 0);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), -EINVAL);
 	evict(pool, &victim[0]);
+	assert_int_equal(pool_resting(pool, PAGE), 1);
 	now_ns += 100 * LIMBO_NS;
 	assert_int_equal(take_at(pool, PAGE, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(pool_limbo(pool), 1);
+	assert_int_equal(pool_resting(pool, PAGE), 0); /* the write may take long */
 	pool_write_end(pool, victim[0].place, victim[0].generation, true);
 	assert_int_equal(pool_limbo(pool), 0);
 	assert_int_equal(take_at(pool, PAGE, now_ns, &place, &generation), 0);

@@ -35,6 +35,8 @@ static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state
 	assert_int_equal(pool_pages(pool), 1 + 3 * 256);
 	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(evict_bytes(pool, MIB, MIB), MIB);
+	assert_int_equal(pool_resting(pool, MIB), 1);
+	assert_int_equal(pool_resting(pool, PAGE_UNIT), 0);
 	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	now_ns += LIMBO_NS;
 	/*

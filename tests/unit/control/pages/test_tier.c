@@ -418,6 +418,44 @@ static void a_promote_evicts_when_the_pool_is_full(void **state)
 	}
 }
 
+static void a_promote_for_a_group_at_its_quota_costs_others_no_page(void **state)
+{
+	const struct page_key key = key_of(0);
+	struct group_limits limits = {.ttl_s = -1};
+	struct index_group *group;
+	uint64_t n = 1000, others;
+
+	(void)state;
+	fill_pools(100, true);
+	wait_for(2 * LIMBO_MS * 1000000ull);
+	for (unsigned i = 0; i < 8; i++) {
+		struct ctl_done credit = take(&client, i % RAILS, PAGE);
+
+		n = of_group(n + 1);
+		publish_alone(n, &credit);
+		while (count(DISK_WRITE))
+			end_one(DISK_WRITE, DISK_OK);
+	}
+	group = index_group(control.index, epoch_group(&key));
+	limits.quota = (int64_t)group->bytes;
+	assert_int_equal(index_limit(control.index, group->number, &limits), 0);
+	others = index_count(control.index) - group->pages;
+	for (unsigned i = 0; i < 6; i++) {
+		n = of_group(n + 1);
+		on_disk(n);
+		request(n, false, 10 * SECOND);
+	}
+	for (unsigned i = 0; i < 100 && count(DISK_READ) < 6; i++)
+		wait_for(LIMBO_MS * 1000000ull);
+	for (unsigned i = 0; i < 6; i++)
+		end_one(DISK_READ, DISK_OK);
+	assert_true(in_memory(n));
+	assert_int_equal(index_count(control.index) - group->pages, others);
+	assert_int_equal(group->evicted, 6);
+	assert_true(group->bytes <= group->quota);
+	assert_int_equal(group->coming, 0);
+}
+
 /* The finding disk_failed has a reason, even if the disk gave none. */
 static void a_disk_that_cannot_be_opened_has_a_reason(void **state)
 {
@@ -497,6 +535,7 @@ int main(void)
 		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
 		DISK_TEST(a_promote_ends_in_the_record_in_which_it_waits),
 		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
+		DISK_TEST(a_promote_for_a_group_at_its_quota_costs_others_no_page),
 		DISK_TEST(a_disk_that_cannot_be_opened_has_a_reason),
 		DISK_TEST(a_page_removed_while_the_disk_is_opened_leaves_it_then),
 		DISK_TEST(a_clear_waits_for_tombstones_while_a_path_takes_them),

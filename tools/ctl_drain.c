@@ -69,6 +69,7 @@ int ctl_drain(struct ctl_run *ctl)
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
 	json_object *report = report_of(ctl), *drain = NULL;
 	unsigned looks = 0;
+	bool begun = false;
 	int64_t unfit;
 
 	if (ctl->drain_pid && json_number(report, "pid") != (int64_t)ctl->drain_pid)
@@ -82,7 +83,8 @@ int ctl_drain(struct ctl_run *ctl)
 		report = report_of(ctl);
 		drain = json_get(report, "drain");
 		progress_print(ctl, drain, "\r");
-	} while (!strcmp(json_text(drain, "state"), "running") &&
+		begun |= *json_text(drain, "state");
+	} while ((!strcmp(json_text(drain, "state"), "running") || !begun) &&
 		 ++looks < (ctl->drain_seconds + 30) * (1000000000u / LOOK_NS));
 	if (strcmp(json_text(drain, "state"), "done"))
 		die("the drain has not come to its end: peercachectl undrain ended it, the engine was restarted, or it hangs; drain it again before it is stopped");

@@ -168,8 +168,8 @@ static inline uint32_t dv_post_data(struct dv_sq *sq, enum dv_opcode opcode, uin
 /*
  * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
  * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
- * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
- * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
+ * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags`: DV_CE_*. Returns the
+ * free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
  * Seven parameters: it is inlined, so that they stay in registers.
  */
 static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,

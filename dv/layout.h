@@ -30,7 +30,6 @@
 enum {                         /* flags in fm_ce_se of the control segment */
 	DV_CE_ERROR_ONLY = 0,  /* the NIC writes a CQE only if the WQE fails */
 	DV_CE_ALWAYS = 2 << 2, /* the NIC writes a CQE when the WQE completes */
-	DV_FENCE = 4 << 5,     /* the WQE starts after all earlier READs of the QP have completed */
 };
 
 enum { /* index of a word in a doorbell record */

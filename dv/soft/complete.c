@@ -93,8 +93,8 @@ static inline void retire_done(struct dv_qp *qp, const struct soft_op *op)
 }
 
 /*
- * Fault injection: a READ marked for retransmission does not retire until a later, unfenced READ
- * has executed. Clears the mark if there is no READ to wait for.
+ * Fault injection: a READ marked for retransmission does not retire until a later READ has
+ * executed. Clears the mark if there is no READ to wait for.
  */
 static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 {
@@ -103,7 +103,7 @@ static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 	for (uint32_t n = qp->head + 1; n != qp->tail; n++) {
 		const struct soft_op *later = soft_op(qp, n);
 
-		if (later->flags & DV_FENCE || later->state == OP_FAILED)
+		if (later->state == OP_FAILED)
 			break;
 		if (later->opcode == MLX5_OPCODE_RDMA_READ)
 			return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executes the WQEs of one QP in order: fences, limits, key checks, moving the bytes, retries. Runs
- * in a step, under nic->lock.
+ * Executes the WQEs of one QP in order: limits, key checks, moving the bytes, retries. A fence adds
+ * nothing to that. Runs in a step, under nic->lock.
  */
 #include "config/clock.h"
 #include "dv/soft/check.h"
@@ -183,11 +183,6 @@ static bool may_start(struct dv_qp *qp, struct soft_op *op)
 		return true;
 	if (qp->nic->tcp && !qp->proven)
 		return false;
-	if (op->flags & DV_FENCE && qp->reads) {
-		qp->nic->stats.fence_waits += !op->fenced;
-		op->fenced = true;
-		return false;
-	}
 	return !is_read(op) || qp->reads < SOFT_READS_MAX;
 }
 
@@ -313,9 +308,7 @@ static inline bool execute_next(struct dv_qp *qp)
 	return settle(qp, op, move(qp, op, from, count, local), count);
 }
 
-/*
- * Whether a READ after op `n` was executed. A fenced READ is not: it waits until `n` is complete.
- */
+/* Whether a READ after op `n` was executed. */
 static bool overtaken(struct dv_qp *qp, uint32_t n)
 {
 	for (n++; n != qp->executed; n++) {

@@ -21,7 +21,7 @@ struct dv_fault {
 	bool shuffle;             /* true: each step serves the QPs in a random order */
 	/* true: nothing reaches any peer: WQEs are retried, then fail with syndrome 0x15 */
 	bool link_down;
-	/* percentage of READs that are executed again after a later unfenced READ */
+	/* percentage of READs that are executed again after a later READ */
 	unsigned retransmit_percent;
 	uint64_t retransmit_ns; /* not before this much time after its first execution, ns */
 	/* bytes of a WQE moved per step, starting at either end; 0: all; not over TCP */
@@ -62,8 +62,6 @@ struct dv_soft_stats {
 	uint64_t doorbells;
 	uint64_t retries;     /* WQEs that had to wait for their peer; each is counted once */
 	uint64_t retransmits; /* READs whose payload was moved again or whose request was lost */
-	/* fenced WQEs that had to wait for earlier READs; each is counted once */
-	uint64_t fence_waits;
 	/* Errors of the program that posts (the poll core); a correct one leaves all of these
 	 * zero. */
 	/* doorbells for another QP, or with an index beyond the doorbell record */

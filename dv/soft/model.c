@@ -153,8 +153,6 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 	at = later(later(op->rung_at, pace->message_at), model->message_at);
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
 		at = later(at, pace->read_at[(pace->reads - model->reads_per_qp) % SOFT_READS_MAX]);
-	if (op->flags & DV_FENCE)
-		at = later(at, pace->done_at);
 	op->start_at = at;
 	return soft_reached(qp->nic, at);
 }

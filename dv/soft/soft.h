@@ -99,9 +99,9 @@ struct soft_op {
 	uint32_t rkey;
 	uint8_t blocks, opcode, flags, sges;
 	uint8_t state, syndrome, vendor;
-	bool again, redone;  /* fault: READ to be executed again; READ executed again */
-	bool backward;       /* fault: the WQE's pieces are moved last to first */
-	bool waited, fenced; /* whether stats.retries, stats.fence_waits count this WQE */
+	bool again, redone; /* fault: READ to be executed again; READ executed again */
+	bool backward;      /* fault: the WQE's pieces are moved last to first */
+	bool waited;        /* whether stats.retries counts this WQE */
 	uint64_t remote;
 	uint64_t total, moved;
 	uint64_t step;                        /* number of the step that executed the WQE */

@@ -187,7 +187,7 @@ static void new_op(struct soft_op *op, uint32_t index)
 	op->index = index;
 	op->state = OP_NEW;
 	op->syndrome = op->vendor = op->sges = 0;
-	op->again = op->redone = op->backward = op->waited = op->fenced = false;
+	op->again = op->redone = op->backward = op->waited = false;
 	op->total = op->moved = op->ready_at = op->retry_ns = 0;
 }
 

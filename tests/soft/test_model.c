@@ -98,47 +98,6 @@ static void the_payload_rate_is_that_of_a_real_port(void **state)
 	shut();
 }
 
-static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	open_model(&model);
-	memset(b.memory + 65536, 1, 32);
-	read_at(0, 0, 50000, 0);
-	read_at(0, 65536, 32, DV_FENCE);
-	dv_ring(a.sqs[0]);
-	by(1000000);
-	expect_at(1, 1000000 + RTT_NS + 1000);
-	/* The fenced READ reads the memory in this step, and not when its doorbell was rung. */
-	now += 100;
-	dv_step(a.device);
-	assert_int_equal(a.memory[65536], 1);
-	expect_at(2, 1000000 + RTT_NS + 1000 + RTT_NS + 1);
-	shut();
-}
-
-/* In a step before the payload's completion, the fenced head is not read yet. */
-static void a_fenced_head_is_sampled_after_the_payloads_completion(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	open_model(&model);
-	memset(b.memory + 65536, 1, 32);
-	read_at(0, 0, 50000, 0);
-	read_at(0, 65536, 32, DV_FENCE);
-	dv_ring(a.sqs[0]);
-	by(1000000);
-	by(1000000 + RTT_NS + 999);
-	memset(b.memory + 65536, 2, 32);
-	assert_int_equal(by(1000000 + RTT_NS + 1000), 1);
-	by(1000000 + 3 * RTT_NS);
-	assert_int_equal(a.done_count, 2);
-	assert_int_equal(a.memory[65536], 2);
-	shut();
-}
-
 static void a_model_may_move_only_small_messages(void **state)
 {
 	struct port_model model = plain();
@@ -277,8 +236,6 @@ int main(void)
 		cmocka_unit_test(a_late_step_loses_no_link_time),
 		cmocka_unit_test(every_packet_has_a_header),
 		cmocka_unit_test(the_payload_rate_is_that_of_a_real_port),
-		cmocka_unit_test(a_fenced_read_starts_when_those_before_it_are_complete),
-		cmocka_unit_test(a_fenced_head_is_sampled_after_the_payloads_completion),
 		cmocka_unit_test(a_model_may_move_only_small_messages),
 		cmocka_unit_test(keys_and_bounds_are_checked_even_if_no_bytes_move),
 		cmocka_unit_test(an_error_ends_reads_in_flight_at_once),

@@ -10,7 +10,7 @@ struct work {
 	enum dv_opcode opcode;
 	unsigned sges;
 	uint32_t bytes[DV_SGES_MAX];
-	bool quiet, fence;
+	bool quiet;
 	/* offsets that are added to the correct rkey and lkey of the work request */
 	uint32_t rkey_off, lkey_off;
 	uint64_t remote_off, local_off;
@@ -55,8 +55,7 @@ static void post_ibv(const struct work *work, uint64_t id)
 			.sg_list = sges,
 			.num_sge = (int)work->sges,
 			.opcode = work->opcode == DV_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
-			.send_flags = (work->quiet ? 0u : IBV_SEND_SIGNALED) |
-				      (work->fence ? IBV_SEND_FENCE : 0u),
+			.send_flags = work->quiet ? 0u : IBV_SEND_SIGNALED,
 			.wr.rdma = {.remote_addr = (uintptr_t)s.remote + work->remote_off,
 				.rkey = s.remote_mr.rkey + work->rkey_off},
 		};
@@ -76,8 +75,7 @@ static uint32_t post_hot(const struct work *work)
 	fill_sges(work, sge);
 	index = dv_post(s.sq, work->opcode, (uintptr_t)s.remote + work->remote_off,
 		s.remote_mr.rkey + work->rkey_off, sge, work->sges,
-		(uint8_t)((work->quiet ? DV_CE_ERROR_ONLY : DV_CE_ALWAYS) |
-			  (work->fence ? DV_FENCE : 0)));
+		work->quiet ? DV_CE_ERROR_ONLY : DV_CE_ALWAYS);
 	dv_ring(s.sq);
 	return index;
 }
@@ -197,7 +195,6 @@ static void reads_and_writes_of_every_shape_are_the_same(void **state)
 		{.opcode = DV_READ, .sges = 3, .bytes = {16, 32, 64}},
 		{.opcode = DV_WRITE, .sges = 3, .bytes = {5, 6, 7}},
 		{.opcode = DV_READ, .sges = 1, .bytes = {SIDE_BYTES}},
-		{.opcode = DV_READ, .sges = 1, .bytes = {8}, .fence = true},
 	};
 
 	(void)state;

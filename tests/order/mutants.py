@@ -1,14 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Ordering mutants: each removes one barrier, acquire or release from the engine's own sources.
 
-    tests/order/mutants.py --list                 prints the names of MUTANTS, one per line
-    tests/order/mutants.py NAME SOURCE DIRECTORY  writes the mutated file below DIRECTORY, at its
-                                                  path from the root; -iquote DIRECTORY makes a
-                                                  compiler include it instead
-A mutant of MUTANTS replaces text that must occur exactly once in one function; otherwise it is an
-error. each() makes more: for each call of an ordering in a file one with a weaker call, and for
-each fence beside a store one in which they have changed places.
+write() writes the mutated file below a directory, at its path from the root; -iquote DIRECTORY
+makes a compiler include it instead. A mutant of MUTANTS replaces text that must occur exactly once
+in one function; otherwise it is an error. each() makes more: for each call of an ordering in a file
+one with a weaker call, and for each fence beside a store one in which they have changed places.
 """
 
 import os
@@ -92,20 +88,3 @@ def write(name, root, directory):
     os.makedirs(os.path.dirname(to), exist_ok=True)
     with open(to, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def main():
-    if sys.argv[1:] == ["--list"]:
-        print("\n".join(MUTANTS))
-        return 0
-    if len(sys.argv) < 4 or sys.argv[1] not in MUTANTS:
-        sys.exit(__doc__)
-    write(*sys.argv[1:4])
-    for stamp in sys.argv[4:]:
-        with open(stamp, "w", encoding="utf-8") as file:
-            file.write(f"/* {sys.argv[1]} */\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@
  * set needs an eviction, with a deadline that may be shorter than one takes. Runs until it is
  * killed, or for --batches calls; then prints the results of the pages as one JSON object.
  *
- * Started by test_named.py.
+ * Started by test_suspect.py and tests/served.
  */
 #include <getopt.h>
 #include <stdlib.h>

@@ -8,8 +8,7 @@
  *   kept find --results FILE [...]    prints how many pages of the file were found and read
  *                                     right, and the results of both calls; SIGTERM ends it
  *
- * Started by test_outages.py and others with one engine in $PEERCACHE_SOCKETS. Prints one JSON
- * object. One thread.
+ * Started by kept.py with one engine in $PEERCACHE_SOCKETS. Prints one JSON object. One thread.
  */
 #include <errno.h>
 #include <getopt.h>

@@ -106,57 +106,6 @@ class GrayMember:
             link.close()
 
 
-class FlappingMember:
-    """Joins engines as a new incarnation and leaves them, in turn, every `period` seconds. While it
-    is a member it owns entries, and answers nothing."""
-
-    def __init__(self, engines, period):
-        self.ports, self.period, self.turns = list(engines.port), period, 0
-        self.bits = bucket_bits(engines)
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self.flap)
-        self.thread.start()
-
-    def join(self, incarnation):
-        hello = version() + member(b"flapper", incarnation, self.bits) + agreement()
-        links = []
-        for port in self.ports:
-            try:
-                links.append(socket.create_connection(("127.0.0.1", port)))
-                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
-            except OSError:
-                pass  # the engine is being restarted
-        return links
-
-    def flap(self):
-        links, due = [], time.monotonic()
-        while not self.stopped.wait(max(0, due - time.monotonic())):
-            due += self.period
-            self.turns += 1
-            if not links:
-                links = self.join(1 << 28 | self.turns)
-                continue
-            self.leave(links)
-            links = []
-        self.leave(links)
-
-    @staticmethod
-    def leave(links):
-        for link in links:
-            try:
-                link.sendall(frame(b"\x62\x00"))
-                link.setblocking(False)
-                while link.recv(1 << 20):
-                    pass
-            except OSError:
-                pass
-            link.close()
-
-    def close(self):
-        self.stopped.set()
-        self.thread.join()
-
-
 class ProbedMember(GrayMember):
     """The same, but it answers probes while `serves` is set. It connects again, with Hello, when an
     engine closes its connection."""

@@ -8,7 +8,7 @@ import time
 import unittest
 
 import harness
-import test_outages
+import kept
 
 DEAD_MS = int(6000 * harness.SLOW)
 SETTINGS = ["cluster.heartbeat_ms=500", f"cluster.dead_after_ms={DEAD_MS}"]
@@ -18,7 +18,7 @@ VICTIM, OTHERS = 3, (0, 1, 2)
 
 
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
-class DarkHost(test_outages.Outage):
+class DarkHost(kept.Kept):
     def stored(self, engines, i, name, first):
         """Stores 320 pages; all are stored. Returns the figures of the sets."""
         return self.store_calmly(engines, i, name, (first, first + 320), *TIMEOUT)

@@ -6,7 +6,7 @@ import re
 import signal
 
 import harness
-from test_outages import Outage
+from kept import Kept
 
 SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=5000"]
 
@@ -22,7 +22,7 @@ def reached(process, share):
             return
 
 
-class EngineDies(Outage):
+class EngineDies(Kept):
     def test_kill_9_of_one_of_three_during_a_replay(self):
         engines = self.start(3, pool_bytes="512MiB", settings=SETTINGS)
         process = harness.tool("tools/peercache-bench", "replay", "--requests", 3000,

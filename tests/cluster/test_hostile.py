@@ -5,12 +5,14 @@ refused.
 The test itself implements the attach protocol of engine/abi/segment.h and writes into the rings.
 """
 
+import contextlib
 import mmap
 import os
 import re
 import select
 import socket
 import struct
+import threading
 import time
 
 import harness
@@ -227,6 +229,52 @@ class Hostile(harness.ClusterTest):
             with self.assertRaises((PermissionError, OSError)):
                 mmap.mmap(read_only, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         client.socket.close()
+
+    def test_a_client_that_takes_and_blocks_the_kicks_of_others_stops_none(self):
+        """All clients share the eventfds that wake the control plane and the poll cores."""
+        client, stop = self.client(), threading.Event()
+        kicks = [client.kick_control, client.kick_rail]
+        for fd in kicks:
+            os.set_blocking(fd, True)  # a flag of the open file, which the engine has, too
+
+        def spoil(fd):
+            full = (2**64 - 2).to_bytes(8, "little")
+            poll = select.poll()
+            poll.register(fd, select.POLLIN | select.POLLOUT)
+            while not stop.is_set():
+                for _, events in poll.poll(10):
+                    if events & select.POLLIN:
+                        os.preadv(fd, [bytearray(8)], -1, os.RWF_NOWAIT)
+                    elif events & select.POLLOUT:
+                        os.eventfd_write(fd, 1)
+                if int(time.monotonic() * 10) % 2:
+                    with contextlib.suppress(BlockingIOError):
+                        os.set_blocking(fd, False)
+                        os.write(fd, full)
+                        os.set_blocking(fd, True)
+
+        threads = [threading.Thread(target=self.ignoring(spoil), args=(fd,)) for fd in kicks]
+        for thread in threads:
+            thread.start()
+        try:
+            self.replay(self.engines, "--requests", 30, "--namespace", "spoilt")
+        finally:
+            stop.set()
+            for fd in kicks:
+                os.set_blocking(fd, False)
+            for thread in threads:
+                thread.join()
+            client.socket.close()
+
+    @staticmethod
+    def ignoring(spoil):
+        def run(fd):
+            while True:
+                try:
+                    return spoil(fd)
+                except BlockingIOError:
+                    pass  # another one was faster
+        return run
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 import harness
 import played_liar
 import played_member
-from test_outages import Outage
+from kept import Kept
 
 DEAD_MS = int(3000 * harness.SLOW)
 PAGES, MIB = 400, 1 << 20
@@ -26,7 +26,7 @@ def resident(pid):
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 
 
-class Hostile(Outage):
+class Hostile(Kept):
     dead_ms = DEAD_MS
 
     def setUp(self):

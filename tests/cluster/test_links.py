@@ -6,13 +6,13 @@ import os
 import unittest
 
 import harness
-from test_outages import Outage
+from kept import Kept
 
 SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
 KEYS = 120
 
 
-class Pages(Outage):
+class Pages(Kept):
     """Groups of pages. Each group has a name, and the pages from a number on that no other has."""
 
     def setUp(self):

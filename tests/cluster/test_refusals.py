@@ -36,32 +36,6 @@ class Engine(harness.ClusterTest):
         self.refused(engine("--config", "/nowhere/x.conf"), "/nowhere/x.conf")
         self.refused(engine("--set", "engine.pool_bytes"), "engine.pool_bytes")
 
-    def test_a_port_in_use_is_named(self):
-        with socket.socket() as s, tempfile.TemporaryDirectory() as d:
-            s.bind(("127.0.0.1", 0))
-            s.listen()
-            port = s.getsockname()[1]
-            done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
-                                    cluster__port=port))
-            self.refused(done, "127.0.0.1", str(port), "in use")
-            self.assertEqual(os.listdir(d), [], "no file is left behind")
-
-    def test_a_second_engine_on_the_same_socket_is_refused(self):
-        engines = self.start(1, pool_bytes="16MiB")
-        done = engine(*settings(engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
-                                cluster__port=harness.cluster.free_port()))
-        self.refused(done, engines.sockets[0])
-        self.assertIsNotNone(engines.status(0), "the first engine keeps serving")
-        self.stop_cleanly(engines)
-
-    def test_a_pool_larger_than_memory_is_refused(self):
-        with tempfile.TemporaryDirectory() as d:
-            # meson's MALLOC_PERTURB_ would write to all memory that describes the pool: 4 GB
-            done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="900GiB",
-                                    cluster__port=harness.cluster.free_port()),
-                          env={**os.environ, "MALLOC_PERTURB_": "0"})
-            self.refused(done, "pool_bytes")
-
     def test_check_refuses_what_the_start_refuses(self):
         with tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile() as file:
             os.mkdir(f"{d}/disk")

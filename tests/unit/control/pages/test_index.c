@@ -442,45 +442,6 @@ static void pins_end_and_are_counted(void **state)
 	index_close(index);
 }
 
-/* Prints the time that inserts, look-ups and removes take; does not check it. */
-static void a_million_entries_are_inserted_and_removed(void **state)
-{
-	const uint32_t million = 1000000;
-	uint64_t begin = time_ns(), longest = 0, last = begin, now;
-	struct index *index;
-	uint64_t sum = 0;
-
-	(void)state;
-	assert_int_equal(index_open(16, &index), 0);
-	for (uint32_t n = 0; n < million; n++) {
-		struct index_entry entry = entry_of(n, 1);
-
-		assert_int_equal(index_put(index, &entry, NULL), 0);
-		now = time_ns();
-		longest = now - last > longest ? now - last : longest;
-		last = now;
-	}
-	print_message("put %.0f ns each, longest %.1f us", (double)(last - begin) / million,
-		(double)longest / 1e3);
-	begin = time_ns();
-	for (uint32_t i = 0; i < million; i++) {
-		struct page_key key = key_of((uint32_t)(random_next() % million));
-
-		sum += index_find(index, &key)->place;
-	}
-	print_message(", find at random %.0f ns", (double)(time_ns() - begin) / million);
-	begin = time_ns();
-	for (uint32_t n = 0; n < million; n++) {
-		struct page_key key = key_of(n);
-
-		assert_true(index_remove(index, &key));
-	}
-	print_message(", remove %.0f ns (%llu)\n", (double)(time_ns() - begin) / million,
-		(unsigned long long)(sum & 1));
-	assert_int_equal(index_count(index), 0);
-	index_close(index);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -495,7 +456,6 @@ int main(void)
 		cmocka_unit_test(holes_are_filled_before_the_table_grows),
 		cmocka_unit_test(groups_are_counted_and_listed_by_age),
 		cmocka_unit_test(pins_end_and_are_counted),
-		cmocka_unit_test(a_million_entries_are_inserted_and_removed),
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);

@@ -387,27 +387,6 @@ static void a_head_that_was_never_used_validates_nothing(void **state)
 	pool_close(pool);
 }
 
-static void a_million_uses_of_a_slot_are_timed(void **state)
-{
-	struct pool *pool = pool_new(64 * MIB);
-	const unsigned million = 1000000;
-	struct timespec from, to;
-
-	(void)state;
-	clock_gettime(CLOCK_MONOTONIC, &from);
-	for (unsigned i = 0; i < million; i++) {
-		uint32_t generation, place = take(pool, 16 * PAGE_UNIT, 10 * i, &generation);
-
-		assert_int_equal(pool_publish(pool, place, generation, &key_a, 65536), 0);
-		assert_int_equal(retire_at(pool, place, generation, 10 * i), 0);
-	}
-	clock_gettime(CLOCK_MONOTONIC, &to);
-	print_message("take, publish, retire: %.0f ns for the three\n",
-		((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) /
-			million);
-	pool_close(pool);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,7 +404,6 @@ int main(void)
 		cmocka_unit_test(pages_of_49_sizes_take_few_chunks),
 		cmocka_unit_test(places_where_no_slot_starts_are_refused),
 		cmocka_unit_test(a_head_that_was_never_used_validates_nothing),
-		cmocka_unit_test(a_million_uses_of_a_slot_are_timed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

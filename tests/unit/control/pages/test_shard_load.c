@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how full the table of directory entries can get, how fast it is, and its state after long
- * use.
+ * Tests how full the table of directory entries can get, and its state after long use.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,39 +120,12 @@ static void absent_keys_cost_one_read_again_after_long_use(void **state)
 	shard_close(&shard);
 }
 
-static void a_million_entries_at_half_load_all_find_room(void **state)
-{
-	struct shard shard = shard_new(1u << 20);
-	uint64_t slots = (uint64_t)BUCKET_ENTRIES << shard.bits, begin = time_ns(), n;
-
-	(void)state;
-	assert_int_equal(slots, 2u << 20);
-	for (n = 0; n < slots / 2; n++) {
-		struct page_key key = key_of(n ^ random_state << 32);
-
-		assert_int_equal(shard_insert(&shard, &key, REF, (uint32_t)n, 1), 0);
-	}
-	print_message("insert %.0f ns each up to half load of %llu slots",
-		(double)(time_ns() - begin) / (double)n, (unsigned long long)slots);
-	begin = time_ns();
-	for (int rc = 0; rc == 0; n++) {
-		struct page_key key = key_of(n ^ random_state << 32);
-
-		rc = shard_insert(&shard, &key, REF, (uint32_t)n, 1);
-	}
-	print_message("; %.0f ns beyond; first drop at %.1f%% load\n",
-		(double)(time_ns() - begin) / (double)(n - slots / 2),
-		100.0 * (double)shard.entries / (double)slots);
-	shard_close(&shard);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_last_quarter_is_for_pages_in_memory),
 		cmocka_unit_test(room_is_found_two_moves_away),
 		cmocka_unit_test(absent_keys_cost_one_read_again_after_long_use),
-		cmocka_unit_test(a_million_entries_at_half_load_all_find_room),
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);

@@ -92,29 +92,6 @@ class Pages(DiskTest):
         self.assertEqual(self.counter(engines, "disk_misses"), 0, "no client asks for a disk")
         self.stop_cleanly(engines)
 
-    def test_unpaced_misses_are_at_most_the_dropped_pages(self):
-        expected = self.describe(*REPLAY)
-        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
-        got = self.replay(engines, *REPLAY)
-        self.assertEqual(got["wrong"], 0)
-        if got["drops"] == 0:
-            self.assertEqual(got["hits"], expected["prefix_hits"])
-        self.stop_cleanly(engines)
-
-    def test_two_paths_share_the_pages(self):
-        second = tempfile.mkdtemp(dir=self.folder)
-        first = tempfile.mkdtemp(dir=self.folder)
-        engines = self.start(1, pool_bytes=POOL, settings=[
-            *SETTINGS, f"disk.paths={first},{second}"])
-        harness.wait_for(lambda: all(p["state"] == "up" for p in self.disk(engines)["paths"]), 20,
-                         "both paths are open")
-        got = self.replay(engines, *REPLAY, "--bytes-per-s", 16 << 20)
-        self.assertEqual(got["wrong"], 0)
-        for path in self.disk(engines)["paths"]:
-            self.assertGreater(path["pages_written"], 0, path)
-        self.assertGreater(got["hits_disk"], 0)
-        self.stop_cleanly(engines)
-
     def test_pages_are_found_again_after_a_restart(self):
         engines = self.filled()
         pages = engines.figure(0, "disk_pages")
@@ -133,6 +110,12 @@ class Pages(DiskTest):
         engines.restart(0)
         harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 30, "disk open")
 
+    def ctl(self, engines, *words, expect=0):
+        done = harness.run([harness.program("tools/peercachectl"), "--socket",
+                            engines.sockets[0], *words], capture_output=True, text=True)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout
+
     def test_pages_in_memory_are_on_disk_after_an_orderly_stop(self):
         engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
         harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 30, "disk open")
@@ -145,51 +128,6 @@ class Pages(DiskTest):
         for key in keys:
             self.assertEqual(self.ctl(engines, "get", key), f"value of {key}")
         self.assertGreaterEqual(self.counter(engines, "disk_hits"), len(keys))
-        self.stop_cleanly(engines)
-
-    def test_a_key_removed_before_a_kill_stays_away_and_the_others_are_hit(self):
-        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
-        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 30, "disk open")
-        rounds = 4
-        for n in range(rounds):
-            for key in (f"kept{n}", f"removed{n}"):
-                self.ctl(engines, "put", key, "--string", f"value of {key}")
-        self.restarted(engines, signal.SIGTERM)  # from here on they are on disk only
-        for n in range(rounds):
-            written = engines.figure(0, "disk_written_bytes_total")
-            self.assertEqual(self.ctl(engines, "rm", f"removed{n}"), f"removed{n}: removed\n")
-            # The tombstone is all that keeps it away after the kill.
-            harness.wait_for(lambda: engines.figure(0, "disk_written_bytes_total") > written, 20,
-                             "the tombstone is written")
-            self.restarted(engines, signal.SIGKILL)
-            for m in range(n + 1):
-                self.ctl(engines, "get", f"removed{m}", expect=1)
-            for m in range(n + 1, rounds):
-                self.ctl(engines, "exists", f"removed{m}")
-            self.assertEqual(self.ctl(engines, "get", f"kept{n}"), f"value of kept{n}")
-            self.assertGreater(self.counter(engines, "disk_hits"), 0)
-        self.stop_cleanly(engines)
-
-    def ctl(self, engines, *words, expect=0):
-        done = harness.run([harness.program("tools/peercachectl"), "--socket",
-                            engines.sockets[0], *words], capture_output=True, text=True)
-        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
-        return done.stdout
-
-    def test_a_removed_page_does_not_come_back_from_disk(self):
-        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
-        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 30, "disk open")
-        for key in ("kept", "removed"):
-            self.ctl(engines, "put", key, "--string", f"value of {key}")
-        self.restarted(engines, signal.SIGTERM)  # from here on they are on disk only
-        self.assertEqual(self.ctl(engines, "get", "kept"), "value of kept")
-        self.assertGreater(self.counter(engines, "disk_hits"), 0)
-        self.ctl(engines, "rm", "removed")
-        self.ctl(engines, "get", "removed", expect=1)
-        self.ctl(engines, "exists", "removed", expect=1)
-        self.restarted(engines, signal.SIGTERM)
-        self.ctl(engines, "get", "removed", expect=1)
-        self.assertEqual(self.ctl(engines, "get", "kept"), "value of kept")
         self.stop_cleanly(engines)
 
 
@@ -269,46 +207,6 @@ class Faults(DiskTest):
         self.assertEqual((got["sets_failed"], got["wrong"]), (0, 0))
         self.assertGreater(got["hits"], 0)
         self.stop_cleanly(engines)
-
-    def test_files_that_end_too_early_are_misses(self):
-        engines = self.filled()
-        for name in self.segments(engines):
-            os.truncate(name, 0)
-        got = self.again(engines)
-        self.assertEqual((got["wrong"], got["sets_failed"]), (0, 0))
-        self.assertGreater(self.disk(engines)["paths"][0]["read_errors"], 0)
-        self.serves_on(engines)
-
-    def test_files_removed_while_the_engine_is_down_are_misses(self):
-        engines = self.filled()
-        engines.kill(0, signal.SIGTERM)
-        for name in self.segments(engines)[::2]:
-            os.remove(name)
-        engines.restart(0)
-        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] != "opening", 20, "open")
-        got = self.again(engines)
-        self.assertEqual((got["wrong"], got["sets_failed"]), (0, 0))
-        self.serves_on(engines)
-
-    def test_a_second_engine_is_refused_the_path_and_learns_its_owner(self):
-        engines = self.start(2, pool_bytes=POOL, settings=[
-            *SETTINGS, f"disk.paths={self.folder}"])
-        harness.wait_for(lambda: all(self.disk(engines, i)["paths"][0]["state"] != "opening"
-                                     for i in range(2)), 20, "both have tried")
-        states = [self.disk(engines, i)["paths"][0] for i in range(2)]
-        self.assertEqual(sorted(s["state"] for s in states), ["out", "up"])
-        out = next(i for i in range(2) if states[i]["state"] == "out")
-        self.assertIn(engines.status(1 - out)["name"], states[out]["reason"])
-        harness.wait_for(lambda: states[out]["reason"] in self.findings(engines, out).get(
-            "disk_failed", ""), 10, "the finding")
-        self.serves_on(engines)
-
-    def test_a_directory_that_does_not_exist_leaves_the_engine_without_a_disk(self):
-        engines = self.start(1, pool_bytes=POOL, settings=[
-            *SETTINGS, f"disk.paths={self.folder}/none"])
-        harness.wait_for(lambda: "disk_failed" in self.findings(engines), 20, "the finding")
-        self.assertEqual(self.disk(engines)["paths"][0]["state"], "out")
-        self.serves_on(engines)
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
     def test_a_full_file_system_leaves_the_engine_without_that_path(self):

@@ -5,9 +5,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
-import threading
 
 import harness
 
@@ -97,24 +95,6 @@ class Reading(RemoteTest):
         self.assertEqual(self.counter(engines, "pages_corrupt", 0), 0)
         self.stop_cleanly(engines)
 
-    def test_three_hosts_read_at_once_and_the_holder_too(self):
-        engines = self.filled(nodes=3)
-        failures = []
-
-        def read(i):
-            try:
-                self.find_all(engines, i)
-            except AssertionError as e:
-                failures.append((i, e))
-
-        readers = [threading.Thread(target=read, args=(i,)) for i in range(3)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        self.assertEqual(failures, [])
-        self.stop_cleanly(engines)
-
     def test_explain_names_the_disk_and_changes_nothing(self):
         engines = self.start(2, settings=SETTINGS, disk=self.folder, keeper=False)
         self.ctl(engines, 0, "put", "key", "--string", "value")
@@ -140,59 +120,8 @@ class Reading(RemoteTest):
                            capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def test_an_exists_is_a_hint(self):
-        engines = self.start(2, settings=SETTINGS, disk=self.folder)
-        self.ctl(engines, 0, "put", "key", "--string", "value")
-        engines.kill(0, signal.SIGTERM)
-        engines.restart(0)
-        engines.wait_members(2)
-        harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
-        self.published(engines, 0)
-
-        def promoted():
-            self.ctl(engines, 1, "exists", "key")  # its hint may be lost when it ends at once
-            return self.counter(engines, "disk_promotes", 0)
-
-        harness.wait_for(promoted, 20, "the page is in memory")
-        self.assertEqual(self.counter(engines, "disk_asks", 1), 0)
-        self.assertEqual(self.ctl(engines, 1, "get", "key"), "value")
-        self.stop_cleanly(engines)
-
 
 class Changes(RemoteTest):
-    def test_a_removed_key_is_gone_everywhere(self):
-        engines = self.start(3, settings=SETTINGS, disk=self.folder)
-        for key in ("kept", "removed"):
-            self.ctl(engines, 0, "put", key, "--string", f"value of {key}")
-        engines.kill(0, signal.SIGTERM)
-        engines.restart(0)
-        engines.wait_members(3)
-        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
-        self.published(engines, 0)
-        for i, key in ((1, "removed"), (2, "removed"), (2, "kept")):
-            harness.wait_for(lambda i=i, key=key: self.exists(engines, i, key), 30, "published")
-        self.ctl(engines, 1, "rm", "removed")
-        for i in range(3):
-            self.ctl(engines, i, "get", "removed", expect=1)
-            harness.wait_for(lambda i=i: not self.exists(engines, i, "removed"), 10, "no entry")
-        self.assertEqual(self.ctl(engines, 2, "get", "kept"), "value of kept")
-        self.stop_cleanly(engines)
-
-    def exists(self, engines, i, key):
-        return harness.run([harness.program("tools/peercachectl"), "--socket",
-                            engines.sockets[i], "exists", key],
-                           stdout=subprocess.DEVNULL).returncode == 0
-
-    def test_an_owner_that_is_new_gets_the_entries_of_pages_on_disk(self):
-        engines = self.filled(nodes=3)
-        engines.kill(2)
-        engines.wait_members(2, among=[0, 1])
-        engines.restart(2)
-        engines.wait_members(3)
-        self.published(engines, 0)
-        self.find_all(engines, 2)
-        self.stop_cleanly(engines)
-
     def test_pages_are_found_on_the_disk_of_a_holder_that_was_killed(self):
         engines = self.filled()
         engines.kill(0)  # without an orderly stop: pages that were only in memory are lost
@@ -205,15 +134,6 @@ class Changes(RemoteTest):
         got = self.kept(engines, 1, "find")
         self.assertEqual(got["wrong"], 0)
         self.assertEqual((got["found"], got["read"]), (on_disk, on_disk), got)
-        self.stop_cleanly(engines)
-
-    def test_a_warm_restart_keeps_the_entries_of_pages_on_disk(self):
-        engines = self.filled(keeper=True)
-        engines.crash(0)
-        engines.wait_members(2)
-        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
-        harness.wait_for(lambda: self.settled(engines, 0), 60, "all are compared")
-        self.find_all(engines, 1)
         self.stop_cleanly(engines)
 
 

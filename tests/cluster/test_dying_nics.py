@@ -157,46 +157,6 @@ class NicsDie(harness.ClusterTest):
         self.assertIn("is not flushed; its queue pairs are destroyed", self.engines.log(0))
         self.comes_back(reader)
 
-    def test_queue_pairs_cannot_be_put_in_error(self):
-        self.comes_back(self.dies("stiff", DEADLINE, DEADLINE + DESTROYED))
-
-    def test_the_loss_of_the_last_rail_ends_the_engine_in_order(self):
-        self.dies("fatal", 40, 4)  # the device is closed at once, long before the deadline
-        self.assertEqual(harness.ended(self.engines.process[0], 30), 1)
-        log = self.engines.log(0)
-        self.assertIn("no rail is left", log)
-        self.assertIn("stopping: ending the sessions of clients and leaving the cluster", log)
-        self.engines.wait_members(1, [1])
-
-    def test_a_device_that_died_stays_lost_and_the_engine_keeps_running(self):
-        reader = self.begin(rails=2)
-        self.fault("0:fatal")
-        harness.wait_for(lambda: self.state() == "lost", 30, "the rail is lost")
-        self.fault("0:down")
-        self.fault("")  # the port has its link again
-        self.assertEqual(reader.get(PATIENT)[0], [HIT] * PAGES)  # over the other rail
-        self.assertEqual(self.state(), "lost")
-        # Memory can still be registered and released: pages of this host need no NIC.
-        other = Client(self.engines.sockets[0])
-        other.keys = [b"own page %d" % i for i in range(PAGES)]
-        for i in range(PAGES):
-            other.pages[i].key, other.pages[i].key_bytes = other.keys[i], len(other.keys[i])
-        self.assertEqual(other.set(), [HIT] * PAGES)
-        self.assertEqual(other.get()[0], [HIT] * PAGES)
-        other.close()
-        self.stop_cleanly(self.engines)
-
-    def test_a_dead_nic_costs_no_page_if_there_is_another_nic(self):
-        for fault in ("numb", "stiff", "fatal"):
-            with self.subTest(fault):
-                reader = self.begin(rails=2)
-                self.fault(f"1:{fault}")
-                results, _ = reader.get(PATIENT)
-                self.assertEqual(results, [HIT] * PAGES, self.engines.log(0))
-                self.assertTrue(reader.right())
-                self.fault("")
-                self.engines.stop()
-
     def test_a_device_that_cannot_be_closed_aborts_the_engine(self):
         self.dies("dead", DEADLINE, DEADLINE + ABORTED)
         self.assertEqual(harness.ended(self.engines.process[0], 30), -signal.SIGABRT)

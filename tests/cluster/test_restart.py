@@ -119,19 +119,6 @@ class Pages(Restart):
         self.assertNotIn("stay reserved", log)
         self.stop_cleanly(engines)
 
-    def test_engines_that_end_one_after_the_other_lose_no_entry(self):
-        """A rolling restart without pauses: both owners of most keys are restarted."""
-        engines = self.begin(3, "32MiB")
-        for i in range(3):
-            self.assertEqual(self.store(engines, i, f"n{i}", 10000 * i, 400)["hit"], 400)
-        for round_ in range(2):
-            for i in range(3):
-                engines.crash(i, ENDS[(i + round_) % len(ENDS)])
-            for i in range(3):
-                for reader in range(3):
-                    self.find_all(engines, reader, f"n{i}", 10000 * i, 400)
-        self.stop_cleanly(engines)
-
     def restart(self, engines, *options):
         done = harness.run(
             [harness.program("tools/peercachectl"), "--socket", engines.sockets[0], *options,
@@ -252,37 +239,6 @@ class Pages(Restart):
             else:
                 self.assertRegex(done.stdout,
                                  rf"^restarted in [\d.]+ s: pid {pids[0]} -> {pids[1]}\n$")
-
-    def test_a_removed_or_evicted_page_does_not_come_back(self):
-        engines = self.begin(1, "8MiB")
-        self.store(engines, 0, "a", 0, 5000)  # more than twice the pool
-        before = self.find(engines, 0, "a", 0, 5000)["found"]
-        self.assertLess(before, 2049)
-        engines.crash(0)
-        harness.wait_for(lambda: self.find(engines, 0, "a", 0, 5000)["found"] == before, 30,
-                         "the pages that were not evicted")
-        self.assertEqual(self.counter(engines, "pages_adopted"), before)
-        self.stop_cleanly(engines)
-
-    def test_pages_evicted_while_an_owner_is_away_are_stored_again(self):
-        """The owner comes back with entries of pages that are gone: no set believes them."""
-        engines = self.begin(3, "8MiB")
-        for turn, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)):
-            away, other = 1 + turn % 2, 2 - turn % 2
-            first = 8000 * turn
-            self.store(engines, 0, "filled", first, 2000)
-            harness.freeze(engines.process[away])  # its keeper
-            os.kill(engines.engine_pid(away), how)
-            self.store(engines, 0, "filled", first + 2000, 6000)  # evicts those before
-            engines.process[away].send_signal(signal.SIGCONT)
-            harness.wait_for(
-                lambda: all(len(engines.status(i)["members"]) == 3 for i in range(3)), 60,
-                "all members are back")
-            self.assertGreater(self.store(engines, other, "again", first, 512)["hit"], 256)
-            for i in (1, 2):
-                self.find_all(engines, i, "again", first, 512)
-        self.assertGreater(self.counter(engines, "pages_evicted"), 12000)
-        self.stop_cleanly(engines)
 
     def test_a_client_that_stores_all_the_time_loses_nothing(self):
         """Kills at random moments of sets, evictions and publishes."""

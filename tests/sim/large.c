@@ -122,23 +122,6 @@ void churn(void)
 	check_removals(half, events);
 }
 
-/* One packet in a hundred is lost, for --seconds of virtual time; no node removes another one. */
-void soak(void)
-{
-	uint64_t until_ns;
-
-	start(1);
-	world.loss = 0.01;
-	until_ns = world.now_ns + seconds * SIM_S;
-	while (world.now_ns < until_ns && report.fails == 0) {
-		pass(10 * SIM_S);
-		nobody_died();
-	}
-	report.node_seconds = (double)seconds * world.nodes;
-	world.loss = 0;
-	check(pass_until(nodes_linked, AGREE_NS), "healed back");
-}
-
 static bool all_have(bool rings)
 {
 	for (unsigned i = 0; i < world.nodes; i++)

@@ -40,20 +40,19 @@ static void print(const char *scenario, bool json)
 {
 	printf(json ? "{\"scenario\": \"%s\", \"nodes\": %u, \"seed\": %llu, \"trace\": \"%016llx\", "
 		      "\"events\": %llu, \"virtual_s\": %.1f, \"state_bytes\": %llu, "
-		      "\"timeouts_percent\": %.1f, \"joined_ms\": %.0f, \"gone_ms\": %.0f, \"agreed_ms\": %.0f, \"kbits\": %.0f, \"moved\": %.1f, \"moved_most\": %.1f, \"node_seconds\": %.0f, \"cpu_s\": %.1f, \"false_absent\": %llu, "
+		      "\"timeouts_percent\": %.1f, \"joined_ms\": %.0f, \"gone_ms\": %.0f, \"agreed_ms\": %.0f, \"kbits\": %.0f, \"moved\": %.1f, \"moved_most\": %.1f, \"cpu_s\": %.1f, \"false_absent\": %llu, "
 		      "\"true_absent\": %llu, \"unserved\": %llu, \"false_removals\": %llu, \"misses_percent\": ["
 		    : "%s: %u nodes, seed %llu, trace %016llx, %llu events, %.1f s of virtual time\n"
 		      "state %llu bytes a node; sets timed out %.1f%%; joined after %.0f ms; gone after %.0f ms; "
-		      "agreed after %.0f ms; %.0f kbit/s a node; entries moved %.1f%%, at most %.1f%%; %.0f node-seconds of loss; %.1f s of processor; "
+		      "agreed after %.0f ms; %.0f kbit/s a node; entries moved %.1f%%, at most %.1f%%; %.1f s of processor; "
 		      "false absences %llu, true %llu, holder not served %llu; false removals %llu\nworst misses per reader, percent:",
 		scenario, world.nodes, (unsigned long long)world.seed,
 		(unsigned long long)world.trace, (unsigned long long)world.events,
 		(double)world.now_ns / 1e9 - 1000, (unsigned long long)report.state_bytes,
 		report.timeouts, report.joined_ms, report.gone_ms, report.agreed_ms, report.kbits,
-		report.moved, report.moved_most, report.node_seconds,
-		(double)clock() / CLOCKS_PER_SEC, (unsigned long long)report.false_absent,
-		(unsigned long long)report.true_absent, (unsigned long long)report.unserved,
-		(unsigned long long)report.died);
+		report.moved, report.moved_most, (double)clock() / CLOCKS_PER_SEC,
+		(unsigned long long)report.false_absent, (unsigned long long)report.true_absent,
+		(unsigned long long)report.unserved, (unsigned long long)report.died);
 	for (unsigned i = 0, shown = 0; i < world.nodes; i++)
 		if (node_reads(i))
 			printf(json ? "%s%.1f" : "%s %.1f", json && shown++ ? ", " : "",

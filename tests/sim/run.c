@@ -24,7 +24,6 @@
 #define NODES_LEAST 4u /* of the scenarios that are not in faults.c */
 
 unsigned next_page, replicas = 2;
-uint64_t seconds = 600;
 uint64_t entries = ENTRIES;
 uint64_t *page_holder;
 static bool progress, json;
@@ -212,7 +211,6 @@ static const struct scenario scenarios[] = {
 	{"rolling", "one node after another is started again", rolling, 0},
 	{"churn", "nodes are killed and started at random for 30 s", churn, 0},
 	{"cross", "36 nodes and more become 26, then as many as before", cross, 0},
-	{"soak", "one packet in a hundred is lost for --seconds; no pages", soak, 0},
 	{"slow", "packets to the last node take 50 ms", slow, PAGES},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
@@ -230,7 +228,7 @@ static int usage(int status)
 {
 	fprintf(status ? stderr : stdout,
 		"usage: run [--nodes N] [--seed S] [--replicas R] [--scenario NAME,..] [--mutant NAME]\n"
-		"           [--seconds N] [--json] [--progress] [--log]\n"
+		"           [--json] [--progress] [--log]\n"
 		"Simulates N engines (4..%u, default 4; in the scenarios of faults 2..%u) in one process. A seed gives one run.\n"
 		"Scenarios:\n",
 		SIM_NODES_MAX, NIC_NODES_MAX);
@@ -363,8 +361,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"nodes", 1, 0, 'n'}, {"seed", 1, 0, 's'},
 		{"scenario", 1, 0, 'c'}, {"mutant", 1, 0, 'm'}, {"replicas", 1, 0, 'r'},
-		{"seconds", 1, 0, 't'}, {"json", 0, 0, 'j'}, {"progress", 0, 0, 'p'},
-		{"log", 0, 0, 'l'}, {"help", 0, 0, 'h'}, {0}};
+		{"json", 0, 0, 'j'}, {"progress", 0, 0, 'p'}, {"log", 0, 0, 'l'},
+		{"help", 0, 0, 'h'}, {0}};
 	unsigned nodes = 4, mutant = MUTANT_NONE;
 	char onelink[] = "onelink", *names = onelink;
 	uint64_t seed = 1;
@@ -377,7 +375,6 @@ int main(int argc, char **argv)
 		switch (option) {
 		case 'n': nodes = (unsigned)strtoul(optarg, NULL, 10); break;
 		case 's': seed = strtoull(optarg, NULL, 10); break;
-		case 't': seconds = strtoull(optarg, NULL, 10); break;
 		case 'r': replicas = (unsigned)strtoul(optarg, NULL, 10); break;
 		case 'c': names = optarg; break;
 		case 'm':

@@ -27,18 +27,16 @@ struct report {
 	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
 	double timeouts;              /* share of sets, percent */
 	double joined_ms;             /* from the first start until all maps are equal */
-	double agreed_ms;    /* from the last event until all maps are equal; -1: not measured */
-	double kbits;        /* control traffic sent by a node per second without sets; -1 */
-	double moved;        /* directory entries stored anew after the event, percent of all; -1 */
-	double moved_most;   /* the same, at most */
-	double gone_ms;      /* from the fault to the last node's map; -1: not measured */
-	double node_seconds; /* virtual time with loss, of all nodes together; `soak` */
+	double agreed_ms;  /* from the last event until all maps are equal; -1: not measured */
+	double kbits;      /* control traffic sent by a node per second without sets; -1 */
+	double moved;      /* directory entries stored anew after the event, percent of all; -1 */
+	double moved_most; /* the same, at most */
+	double gone_ms;    /* from the fault to the last node's map; -1: not measured */
 	uint64_t false_absent, foreign, true_absent, unserved, died, state_bytes;
 };
 
 extern struct report report;
 extern unsigned next_page, replicas;
-extern uint64_t seconds;      /* of virtual time, in `soak` */
 extern uint64_t entries;      /* directory entries that fill half of a shard */
 extern uint64_t *page_holder; /* of each page below next_page: the node that set it */
 
@@ -106,7 +104,6 @@ void rack(void);
 void rolling(void);
 void churn(void);
 void cross(void);
-void soak(void);
 void flap(void);
 void gray(void);
 void small_mtu(void);

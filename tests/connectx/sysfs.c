@@ -135,6 +135,9 @@ static void put_gids(const char *port, const struct uv_device *device)
 		/* also on InfiniBand: there the kernel knows only the type "IB/RoCE v1" */
 		snprintf(file, sizeof(file), "gid_attrs/types/%u", i);
 		put(port, file, "%s\n", i % 2 && !device->infiniband ? "RoCE v2" : "IB/RoCE v1");
+		snprintf(file, sizeof(file), "gid_attrs/ndevs/%u", i);
+		if (!device->infiniband)
+			put(port, file, "eth_%u\n", device->index);
 	}
 	put(port, "pkeys/0", "0xffff\n");
 }

@@ -21,7 +21,10 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster")]
 import harness  # noqa: E402
 
 sys.path.insert(0, os.path.join(harness.BUILD, "engine/client/python"))
-from peercache.trial import claims, frame, measure, report  # noqa: E402
+from peercache.trial import claims, frame, link, measure, report  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLAYED = os.path.join(HERE, "played")  # programs and packages that hosts have
 
 
 class TrialTest(unittest.TestCase):
@@ -167,6 +170,81 @@ class Odd(TrialTest):
         self.assertIn("Go on: NO", verdict[0])
 
 
+class Port(TrialTest):
+    """A port goes down and up: $PLAYED/ip does it to the software ConnectX."""
+
+    def port(self, *words, refuses=""):
+        return self.trial("--json", "--only", "engines,churn: a port", *words,
+                          PATH=PLAYED + os.pathsep + os.environ["PATH"], PLAYED_REFUSES=refuses)
+
+    def answer(self, process, expect=0):
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, expect, err)
+        return json.loads(out)["steps"][-1]
+
+    def played(self):
+        """What was done to the link."""
+        with open(os.path.join(self.scratch, "link"), encoding="ascii") as file:
+            return file.read().split()
+
+    def test_a_port_is_taken_down_and_up_and_pages_are_read_again(self):
+        step = self.answer(self.port("--disrupt"))
+        self.assertEqual(step["answer"], "yes", step)
+        self.assertRegex(step["text"], "eth_0 of mlx5_0 down: seen after .* a miss; up: read again")
+        self.assertEqual(self.played(), ["down", "up"])
+        os.remove(os.path.join(self.scratch, "link"))
+        self.assert_left_nothing()
+
+    def test_it_stays_up_without_the_flag_or_where_ip_refuses(self):
+        step = self.answer(self.port())
+        self.assertEqual((step["answer"], step["text"]), ("unknown", "not requested"))
+        step = self.answer(self.port("--disrupt", refuses="Operation not permitted"))
+        self.assertEqual(step["answer"], "unknown", step)
+        self.assertIn("not taken down: Operation not permitted", step["text"])
+
+    def test_it_is_up_again_however_the_trial_ends(self):
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = self.port("--disrupt")
+            harness.wait_for(lambda: os.path.exists(self.scratch + "/link"), 60, "it is down")
+            process.send_signal(number)
+            harness.ended(process)
+            harness.wait_for(lambda: self.played() == ["down", "up"], 30, "it is up")
+            os.remove(os.path.join(self.scratch, "link"))
+
+    def test_a_port_with_the_default_route_stays_up(self):
+        four = "Iface Destination Gateway\neth0\t00000000\t0102000A\neth1\t0000000A\t00000000\n"
+        six = f"{'0' * 32} 00 {'0' * 32} 00 {'f' * 32} 0 0 0 0 eth2\n"
+        with mock.patch("peercache.trial.host.read",
+                        side_effect=lambda path: six if "ipv6" in path else four):
+            self.assertEqual([link.default_route(f"eth{i}") for i in range(4)],
+                             [True, False, True, False])
+
+
+class Model(TrialTest):
+    """SGLang as PLAYED has it: a page hits if a server with an engine had it before."""
+
+    def steps(self, *words):
+        status, out, err = harness.finish(self.trial(
+            "--json", "--only", "engines,SGLang,claim", "--model", *words, devices=0,
+            PLAYED_STORE=self.scratch + "/store", PYTHONPATH=os.pathsep.join(filter(None, (
+                PLAYED, os.path.join(ROOT, "tests", "python"), os.environ.get("PYTHONPATH"))))))
+        self.assertEqual(status, 0, err)
+        return {step["name"]: step for step in json.loads(out)["steps"]}
+
+    def test_hits_and_first_tokens_with_and_without_l3(self):
+        steps = self.steps("played --tp 2")
+        found = steps["SGLang: hits, time to the first token"]
+        self.assertEqual(found["answer"], "yes", found)
+        self.assertRegex(found["text"], r"(\d+) of \1 tokens that the other .* were hits; .*p50")
+        claim = steps["claim: hits on another host / those possible"]
+        self.assertEqual((claim["answer"], claim["text"]), ("yes", "here 1, there 1: 1.00"))
+
+    def test_a_server_that_does_not_start_is_said(self):
+        step = self.steps("absent")["SGLang: hits, time to the first token"]
+        self.assertEqual(step["answer"], "unknown")
+        self.assertIn("does not start: there is no model absent", step["text"])
+
+
 class Both(TrialTest):
     def two(self, *words):
         """Trials of two hosts, which are two addresses of this one."""
@@ -174,6 +252,7 @@ class Both(TrialTest):
         return [self.trial("--json", "--only", "engines,bytes,peer", "--port", port, "--peer",
                            f"127.0.0.{2 - i}", "--address", f"127.0.0.{1 + i}", "--output",
                            f"{self.output}/{i}", *words, devices=0,
+                           PATH=PLAYED + os.pathsep + os.environ["PATH"], PLAYED_SSH="",
                            PEERCACHE_TRIAL_LOCK=f"{self.id()}-{os.getpid()}-{i}")
                 for i in range(2)]
 
@@ -183,10 +262,29 @@ class Both(TrialTest):
             self.assertEqual(status, 0, err)
             found = json.loads(out)["steps"]
             self.assertEqual({step["name"] for step in found if step["answer"] != "yes"}, {
-                "bytes: ib_read_bw, ib_read_lat", "bytes: several processes"}, err)
+                "bytes: ib_read_bw, ib_read_lat", "bytes: several processes", "peer: over ssh",
+                "peer: its report"}, err)
+            self.assertRegex(found[0]["text"], "ssh ended with 255: .*Connection refused")
+            self.assertRegex(found[0]["do"], "type this on 127.0.0.[12]: peercachectl trial --qui")
             said = " ".join(step["text"] for step in found)
             self.assertIn("the peer read for", said)
             self.assertIn("0 misses of ", said)
+        self.assert_left_nothing()
+
+    def test_ssh_starts_the_other_one_whose_report_comes_back(self):
+        tools = os.path.dirname(harness.program("tools/peercachectl"))
+        status, out, err = harness.finish(self.trial(
+            "--json", "--only", "engines,bytes,peer", "--port", str(harness.cluster.free_port()),
+            "--peer", "127.0.0.2", "--address", "127.0.0.1", devices=0, PLAYED_SSH=tools,
+            PATH=PLAYED + os.pathsep + os.environ["PATH"],
+            PLAYED_MORE=f"--output {self.scratch}-there"))
+        self.assertEqual(status, 0, err)
+        steps = {step["name"]: step for step in json.loads(out)["steps"]}
+        self.assertRegex(steps["peer: over ssh"]["text"], "started there: peercachectl")
+        self.assertIn("Go on: NOT KNOWN", steps["peer: its report"]["text"])
+        there = json.loads(self.archive()["peer.json"])["steps"]
+        self.assertIn(("bytes: one process", "yes"),
+                      [(step["name"], step["answer"]) for step in there])
         self.assert_left_nothing()
 
     def test_a_peer_that_disappears_is_said(self):
@@ -208,6 +306,27 @@ class Said(unittest.TestCase):
                 "7f02 default file=/memfd:peercache-heads dirty=4 N0=4 kernelpagesize_kB=4\n")
         self.assertEqual(measure.bytes_by_node(maps), {"0": (4 << 20) + 16384, "1": 2 << 20})
 
+    def test_what_takes_more_than_10_us_of_a_poll_core_is_named(self):
+        def found(status, said, alone=True):
+            trial = types.SimpleNamespace(
+                program=str, options=types.SimpleNamespace(seconds=1, working_set=1),
+                start=lambda *_: 0, run=lambda *_: (status, said), end=lambda *_: 0,
+                tail=lambda log: "no tracefs")
+            engines = types.SimpleNamespace(
+                need=lambda: 0, sockets=[""], count=1,
+                status=lambda i: {"rails": [{"isolated": alone}]})
+            return measure.interrupts(trial, engines)
+        rows = [{"who": "irq 9 nvme", "count": 3, "worst_us": 35.2}, {
+            "who": "softirq RCU", "count": 9, "worst_us": 2}]
+        said = json.dumps({"stalls": {"pc-poll-0/41": rows}})
+        self.assertEqual(found(0, said)[:2], ("no", "irq 9 nvme on pc-poll-0/41: 3 times, at most "
+                                              "35 us"))
+        self.assertIn("are not isolated", found(0, said, alone=False).text)
+        self.assertEqual(found(0, json.dumps({"stalls": {"pc-poll-0/41": rows[1:]}})).answer, "yes")
+        with self.assertRaises(frame.Unknown) as why:
+            found(3, "")
+        self.assertEqual(why.exception.args[0], "no tracefs")
+
     def test_pages_quote_the_figures_of_the_claims(self):
         for claim in claims.CLAIMS:
             self.assertTrue(claim.quotes)
@@ -225,7 +344,7 @@ class Said(unittest.TestCase):
             devices=["a", "b"], peer=""))
         found = [answer for _, answer in claims.judge(trial)]
         self.assertEqual([answer.answer for answer in found],
-                         ["yes", "yes", "yes", "no", "unknown", "unknown", "unknown"])
+                         ["yes", "yes", "yes", "no", *["unknown"] * 5])
         self.assertIn("there 0.833: 0.88", found[0].text)
         self.assertIn("huge pages", found[3].do)
         facts["software_port"] = True

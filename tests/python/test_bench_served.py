@@ -39,11 +39,12 @@ class Played(http.server.ThreadingHTTPServer):
     `fails(count)`: for each request its status and text, or None to answer it.
     """
 
-    def __init__(self, store, lost=0, reports=True, fails=lambda count: None):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, store, lost=0, reports=True, fails=lambda count: None, port=0):
+        super().__init__(("127.0.0.1", port), Handler)
         self.store, self.lost, self.reports, self.asked = store, lost, reports, []
         self.lock, self.fails = threading.Lock(), fails
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self.thread.start()
 
     @property
     def url(self):
@@ -74,7 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/get_server_info":
             self.answer(json.dumps({"page_size": PAGE, "model_path": "played", "version": "0.5.3"}))
         else:
-            self.answer("", 404)
+            self.answer("", 200 if self.path == "/health" else 404)
 
     def do_POST(self):  # pylint: disable=invalid-name
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -3,5 +3,6 @@
 
 `frame` runs the steps, `report` writes what they found. `host` looks, `engines` starts engines of
 the trial's own, `measure` reads pages through them, `card` has the experiments with a NIC,
-`claims` compares with what this project says of itself. Standard library only.
+`link` takes a port down, `peer` calls the other host, `served` starts servers, `claims` compares
+with what this project says of itself. Standard library only.
 """

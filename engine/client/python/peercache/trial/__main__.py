@@ -13,15 +13,10 @@ from functools import partial
 from typing import Any, Sequence
 
 from peercache import config, programs
-from peercache.trial import card, claims, host, measure, report
+from peercache.trial import card, claims, host, link, measure, peer, report, served
 from peercache.trial.engines import Engines
 from peercache.trial.frame import Answer, Refused, Step, Stopped, Trial, take_lock
 
-# What is not built: a step of each says so.
-BY_HAND = (
-    ("ports: taken down and up", "ip link set DEV down while peercache-bench get --timeline runs"),
-    ("cores: what interrupts them", "read the kernel's tracer osnoise or hwlat on these cores"),
-    ("SGLang: hits, time to the first token", "run peercache-bench served with two servers"))
 ROOM = 64 << 20  # bytes that the folder of the report must have free
 EPILOG = """\
 Exit status:
@@ -45,12 +40,17 @@ def parse(words: Sequence[str]) -> Any:
     parser.add_argument("--devices", metavar="LIST", help="NICs, such as mlx5_0,mlx5_1 (all "
                         "ConnectX of this host; soft: the software NIC)")
     parser.add_argument("--peer", metavar="HOST", default="", help="measure between this host and "
-                        "HOST: type the command on both, each with the other's name")
+                        "HOST, where ssh starts the same command; or type it there, with this "
+                        "host's name")
     parser.add_argument("--address", metavar="A", default="", help="own address for HOST (the one "
                         "from which it is reached)")
     parser.add_argument("--port", type=int, default=31900, help="TCP port of the engines (31900)")
     parser.add_argument("--minutes", type=float, default=0, help="of verified reads beside "
                         "evictions (one round)")
+    parser.add_argument("--disrupt", action="store_true", help="also take a port down and up with "
+                        "ip link: addresses and routes that no service sets again are lost")
+    parser.add_argument("--model", metavar="PATH", default="", help="also start servers of SGLang "
+                        "with this model, if it is installed; \"PATH --tp 8\": with more flags")
     parser.add_argument("--output", metavar="DIR", default=".", help="folder of the report (.)")
     parser.add_argument("--anonymous", action="store_true",
                         help="replace names, addresses and secrets in all files of the report")
@@ -66,9 +66,10 @@ def parse(words: Sequence[str]) -> Any:
                         metavar="S.KEY=VALUE", help="one setting, overrides FILE")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
+    parser.add_argument("--called", action="store_true", help=argparse.SUPPRESS)  # by peer.call()
     options = parser.parse_args(words)
     if options.peer:
-        meet(parser, options)
+        meet(parser, options, words)
     options.devices = options.devices.split(",") if options.devices else host.devices() or ["soft"]
     options.seconds = options.seconds or (1 if options.quick else 3)
     try:
@@ -81,8 +82,9 @@ def parse(words: Sequence[str]) -> Any:
     return options
 
 
-def meet(parser: argparse.ArgumentParser, options: Any) -> None:
-    """Finds the addresses of both hosts. The one with the lower address reads first."""
+def meet(parser: argparse.ArgumentParser, options: Any, words: Sequence[str]) -> None:
+    """Finds the addresses of both hosts, and the command of the other one. The one with the lower
+    address reads first."""
     try:
         peer = socket.getaddrinfo(options.peer, options.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(peer[0], socket.SOCK_DGRAM) as probe:
@@ -97,6 +99,8 @@ def meet(parser: argparse.ArgumentParser, options: Any) -> None:
     if own_ip == peer_ip:
         parser.error(f"--peer {options.peer}: that is this host: name the other one")
     options.first = int(own_ip) < int(peer_ip)
+    options.there = ["peercachectl", "trial", *words, "--peer", str(own_ip), "--address",
+                     str(peer_ip)]
 
 
 def make_folder(output: str) -> str:
@@ -113,8 +117,9 @@ def make_folder(output: str) -> str:
         raise Refused(f"--output {output}: {error.strerror}") from None
 
 
-def by_hand(_trial: Trial, do: str) -> Answer:
-    return Answer("unknown", "the trial does not measure it yet", do)
+def by_hand(_trial: Trial) -> Answer:
+    return Answer("unknown", "not between two hosts", "type the command on each without --peer, "
+                  "too")
 
 
 def steps_of(trial: Trial, engines: Engines) -> list[Step]:
@@ -125,12 +130,16 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
            step("bytes: ib_read_bw, ib_read_lat", measure.vendor, engines),
            step("bytes: several processes", measure.processes, engines),
            step(report.CHURN, measure.churn, engines),
-           step("churn: restart", measure.restart, engines)]
+           step("churn: restart", measure.restart, engines),
+           step("churn: a port down and up", link.down_and_up, engines),
+           step("SGLang: hits, time to the first token", served.serve, engines)]
     two = [step("bytes: one process", measure.with_peer, engines, 0),
            step("bytes: the other way", measure.with_peer, engines, 1),
-           *(step(name, by_hand, "type the command on each host without --peer, too")
-             for name in ("bytes: ib_read_bw, ib_read_lat", "bytes: several processes", "churn"))]
-    return [step("host: software", host.see_software),
+           *(step(name, by_hand) for name in ("bytes: ib_read_bw, ib_read_lat",
+                                              "bytes: several processes", "churn", "SGLang"))]
+    calls = trial.options.peer and not trial.options.called
+    return [*([step("peer: over ssh", peer.call)] if calls else []),
+            step("host: software", host.see_software),
             step("host: doctor", host.see_doctor, engines),
             step("ports: state", host.see_ports),
             step("ports: other users", host.see_users),
@@ -140,11 +149,12 @@ def steps_of(trial: Trial, engines: Engines) -> list[Step]:
             step("engines", measure.start, engines),
             *(two if trial.options.peer else one),
             step("cores: gaps", measure.cores, engines),
+            step("cores: what interrupts them", measure.interrupts, engines),
             step("pools: NUMA nodes", measure.pools, engines),
             step("ports: counters after", host.count_after),
-            *(step(name, by_hand, do) for name, do in BY_HAND),
             step("claim", claims.judge),
-            *([step("peer: end", measure.part, engines)] if trial.options.peer else [])]
+            *([step("peer: end", measure.part, engines)] if trial.options.peer else []),
+            *([step("peer: its report", peer.report)] if calls else [])]
 
 
 def examine(trial: Trial) -> None:

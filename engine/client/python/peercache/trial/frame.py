@@ -142,8 +142,9 @@ class Trial:
         """Starts a program with its output in the file `log` of the report. It gets no Ctrl-C."""
         with open(self.path(log), "ab") as file:
             child = subprocess.Popen(
-                list(words), stdin=subprocess.DEVNULL, stdout=more.pop("stdout", file), stderr=file,
-                start_new_session=True, preexec_fn=die_with_us, **more)
+                list(words), stdin=more.pop("stdin", subprocess.DEVNULL),
+                stdout=more.pop("stdout", file), stderr=file, start_new_session=True,
+                preexec_fn=die_with_us, **more)
         self.children.append(child)
         return child
 

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import subprocess
+import sys
 import time
 from typing import Any, Optional
 
@@ -268,20 +269,53 @@ def restart(trial: Trial, engines: Engines) -> Answer:
                   f"after {first:.2f} s", data={"ready_s": ready, "first_hit_s": first})
 
 
+def isolated(engines: Engines) -> bool:
+    return all(rail["isolated"] for i in range(engines.count)
+               for rail in engines.status(i)["rails"])
+
+
 def cores(trial: Trial, engines: Engines) -> Answer:
     """What the poll cores have seen since the start."""
     engines.need()
     found = [core for i in range(engines.count) for core in engines.status(i)["poll_cores"]]
-    rails = [rail for i in range(engines.count) for rail in engines.status(i)["rails"]]
     gaps = sum(core["figures"]["poll_core_gaps_over_10us_total"] for core in found)
     worst = max(core["figures"]["poll_core_gap_worst_seconds"] for core in found)
     text = f"{gaps} gaps over 10 us on {len(found)} poll cores, the longest {worst * 1e6:.0f} us"
-    if not all(rail["isolated"] for rail in rails):
+    if not isolated(engines):
         return Answer("unknown", f"{text}; they are not on isolated cores, so gaps are those of "
                       "the scheduler", "isolate cores (the doctor names how) and run --only "
                       "engines,bytes,cores", found)
     return Answer("no" if gaps else "yes", text, "read the findings of the doctor on interrupts "
                   "and moved tasks" if gaps else "", found)
+
+
+def interrupts(trial: Trial, engines: Engines) -> Answer:
+    """Which interrupts and threads take the poll cores from the engines while pages are read?"""
+    engines.need()
+    seconds = trial.options.seconds
+    reads = trial.start([trial.program("peercache-bench"), "get", "--no-baseline", "--seconds",
+                         str(seconds + 2), "--working-set", str(trial.options.working_set),
+                         "--sockets", ",".join(engines.sockets)], "bench.log")
+    try:
+        status, out = trial.run([sys.executable, "-I", os.path.join(
+            os.path.dirname(__file__), "trace-stalls"), "--json", "--seconds", str(seconds)],
+            "stalls.log", seconds + MARGIN)
+    finally:
+        trial.end(reads, 2)
+    if status:
+        raise Unknown(trial.tail("stalls.log"), "run the trial as root on the host itself, not in "
+                      "a container; the step before has the gaps without their causes")
+    found = json.loads(out)
+    rows = sorted((-row["worst_us"], row["count"], f"{row['who']} on {thread}")
+                  for thread, causes in found["stalls"].items() for row in causes
+                  if row["worst_us"] > 10)
+    text = "; ".join(f"{who}: {count} times, at most {-worst:.0f} us"
+                     for worst, count, who in rows[:5]) or "none took more than 10 us"
+    if rows and not isolated(engines):
+        return Answer("unknown", f"{text}; the poll cores are not isolated", "isolate cores (the "
+                      "doctor names how)", found)
+    return Answer("no" if rows else "yes", text, "move these interrupts and threads to other cores:"
+                  " the doctor names how" if rows else "", found)
 
 
 def bytes_by_node(numa_maps: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this project says of itself, and whether a trial found it. Any thread.
 
-The only list of these figures: README.md and perf/README.md quote it, and a test compares.
+The only list of these figures: both first pages and perf/README.md quote it, and a test compares.
 """
 
 from typing import Any, Callable, Iterator, NamedTuple, Optional
@@ -52,7 +52,7 @@ def lone_batch(facts: dict[str, Any]) -> Optional[float]:
     return found["p50_us"] / least_us
 
 
-PERF, FIRST = "perf/README.md", "README.md"
+PERF, FIRST, ZH = "perf/README.md", "README.md", ".github/README.zh.md"
 CLAIMS = (
     Claim("128 KiB in batches of 32 / what the ports carry (there: ib_read_bw)", (.95, .97), False,
           ((PERF, "32, charged: rate / ceiling (modelled) | {0:.2f} to {1:.2f};"),),
@@ -65,18 +65,29 @@ CLAIMS = (
           lone_batch, "set rail.validate=lease, rail.polling=busy"),
     Claim("an engine is killed: s to the first hit of another host", (.222,), True,
           ((PERF, "first hit of a client of another host; last miss; pages lost | {ms:.0f} ms;"),
-           (FIRST, "serves them to another host after {0:.1f} s")),
+           (FIRST, "serves them to another host after {0:.1f} s"),
+           (ZH, "{0:.1f} 秒后即可向另一台主机提供这些页")),
           lambda facts: facts.get("restart_s"), "the NIC registers its memory again: put pools on "
           "huge pages"),
     Claim("wrong pages", (0,), True, ((PERF, "No page was wrong."),),
           lambda facts: facts.get("churn", {}).get("wrong"), "send us the report"),
     Claim("reads of 128 KiB / those of Mooncake Store", (5.9, 10.7), False,
           ((PERF, "get right after exists | {0} and {1} |"),
-           (FIRST, "{0} and {1} times as fast as Mooncake Store")), lambda facts: None, ""),
+           (FIRST, "{0} and {1} times as fast as Mooncake Store"),
+           (ZH, "Mooncake Store 0.3.13 的 {0} 倍和 {1} 倍")), lambda facts: None, ""),
+    Claim("its CPU time for a GB read / that of Mooncake Store", (.052, .077), True,
+          ((PERF, "CPU without the ports | {1} and {0} |"),
+           (FIRST, "in {percent[0]} to {percent[1]}% of its CPU time"),
+           (ZH, "CPU 时间仅为它的 {percent[0]}% 到 {percent[1]}%")), lambda facts: None, ""),
     Claim("time to the first token on another host / without a cache", (.10, .12), True,
           ((PERF, "TTFT p50 on the other host was {0:.2f} to {1:.2f}"),
-           (FIRST, "time to first token {percent[0]} to {percent[1]}% of that")),
-          lambda facts: None, ""),
+           (FIRST, "time to first token {percent[0]} to {percent[1]}% of that"),
+           (ZH, "TTFT 是无缓存时的 {percent[0]}% 到 {percent[1]}%")),
+          lambda facts: facts.get("served", {}).get("ttft"), "see the hits"),
+    Claim("hits on another host / those possible", (1.,), False,
+          ((PERF, "| 0.23; 0.23 | {0:.2f}; **{0:.2f}** (>= 0.95) |"),
+           (FIRST, "{percent[0]}% of the possible hits"), (ZH, "理论上限的 {percent[0]}%")),
+          lambda facts: facts.get("served", {}).get("hits"), "give a larger --pool-bytes"),
 )
 
 

@@ -69,6 +69,14 @@ class TrialTest(unittest.TestCase):
             except OSError:
                 continue
 
+    def all_gone(self):
+        """Has every process ended that has our folder in its words?"""
+        try:
+            return not any(self.scratch in open(path, encoding="utf-8", errors="replace").read()
+                           for path in glob.glob("/proc/[0-9]*/cmdline"))
+        except OSError:
+            return False
+
     def archive(self):
         """The texts of the report's files, and the page beside it."""
         page, = glob.glob(self.output + "/*.html")
@@ -190,7 +198,8 @@ class Port(TrialTest):
     def test_a_port_is_taken_down_and_up_and_pages_are_read_again(self):
         step = self.answer(self.port("--disrupt"))
         self.assertEqual(step["answer"], "yes", step)
-        self.assertRegex(step["text"], "eth_0 of mlx5_0 down: seen after .* a miss; up: read again")
+        self.assertRegex(step["text"], "eth_0 of mlx5_0 down: seen after .* a miss with 0 ports "
+                         "left; up: read again after")
         self.assertEqual(self.played(), ["down", "up"])
         os.remove(os.path.join(self.scratch, "link"))
         self.assert_left_nothing()
@@ -214,10 +223,13 @@ class Port(TrialTest):
     def test_a_port_with_the_default_route_stays_up(self):
         four = "Iface Destination Gateway\neth0\t00000000\t0102000A\neth1\t0000000A\t00000000\n"
         six = f"{'0' * 32} 00 {'0' * 32} 00 {'f' * 32} 0 0 0 0 eth2\n"
+        uppers = {"eth3": ["mtu", "upper_bond0"], "bond0": ["upper_eth2"], "eth4": ["upper_eth1"]}
         with mock.patch("peercache.trial.host.read",
-                        side_effect=lambda path: six if "ipv6" in path else four):
-            self.assertEqual([link.default_route(f"eth{i}") for i in range(4)],
-                             [True, False, True, False])
+                        side_effect=lambda path: six if "ipv6" in path else four), \
+                mock.patch("peercache.trial.host.listed",
+                           side_effect=lambda _, net: uppers.get(net, [])):
+            self.assertEqual([link.default_route(f"eth{i}") for i in range(5)],
+                             [True, False, True, True, False])
 
 
 class Model(TrialTest):
@@ -271,13 +283,17 @@ class Both(TrialTest):
             self.assertIn("0 misses of ", said)
         self.assert_left_nothing()
 
-    def test_ssh_starts_the_other_one_whose_report_comes_back(self):
-        tools = os.path.dirname(harness.program("tools/peercachectl"))
-        status, out, err = harness.finish(self.trial(
+    def called(self):
+        """A trial whose ssh works."""
+        return self.trial(
             "--json", "--only", "engines,bytes,peer", "--port", str(harness.cluster.free_port()),
-            "--peer", "127.0.0.2", "--address", "127.0.0.1", devices=0, PLAYED_SSH=tools,
+            "--peer", "127.0.0.2", "--address", "127.0.0.1", devices=0,
+            PLAYED_SSH=os.path.dirname(harness.program("tools/peercachectl")),
             PATH=PLAYED + os.pathsep + os.environ["PATH"],
-            PLAYED_MORE=f"--output {self.scratch}-there"))
+            PLAYED_MORE=f"--output {self.scratch}-there")
+
+    def test_ssh_starts_the_other_one_whose_report_comes_back(self):
+        status, out, err = harness.finish(self.called())
         self.assertEqual(status, 0, err)
         steps = {step["name"]: step for step in json.loads(out)["steps"]}
         self.assertRegex(steps["peer: over ssh"]["text"], "started there: peercachectl")
@@ -286,6 +302,14 @@ class Both(TrialTest):
         self.assertIn(("bytes: one process", "yes"),
                       [(step["name"], step["answer"]) for step in there])
         self.assert_left_nothing()
+
+    def test_the_other_one_ends_with_the_trial_that_has_called_it(self):
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = self.called()
+            self.until(process, "] engines")  # the other one waits for it then
+            process.send_signal(number)
+            harness.ended(process)
+            harness.wait_for(self.all_gone, 60, "all end")
 
     def test_a_peer_that_disappears_is_said(self):
         first, second = self.two()
@@ -397,14 +421,7 @@ class Early(TrialTest):
         self.until(process, "] bytes")
         process.kill()
         harness.ended(process)
-
-        def gone():
-            try:
-                return not any(self.scratch in open(path, encoding="utf-8", errors="replace").read()
-                               for path in glob.glob("/proc/[0-9]*/cmdline"))
-            except OSError:
-                return False
-        harness.wait_for(gone, 30, "the engines end")
+        harness.wait_for(self.all_gone, 30, "the engines end")
 
     def test_an_engine_that_does_not_start_is_no_and_says_why(self):
         status, out, err = harness.finish(self.trial(

@@ -203,6 +203,8 @@ def main(words: Sequence[str]) -> int:
         lock = take_lock()
         folder = make_folder(output)
         trial = Trial(options, folder)
+        if options.called:
+            peer.watch()
         try:
             examine(trial)
         except OSError as error:

@@ -3,24 +3,37 @@
 
 import subprocess
 import time
+from typing import Iterator
 
 from peercache.trial import host
 from peercache.trial.engines import Engines
 from peercache.trial.frame import GRACE_SECONDS, Answer, Failed, Trial, Unknown
 
+NET = "/sys/class/net"
 LIMIT = 60.0  # seconds until an engine has seen it
 # It brings the port up when its input is closed or a signal comes, so however the trial ends.
-DOWN = """trap 'ip link set dev "$1" up' EXIT
+DOWN = """trap 'test -z "$taken" || ip link set dev "$1" up' EXIT
 trap exit HUP INT TERM
-ip link set dev "$1" down && echo down && read -r _"""
+taken=1
+ip link set dev "$1" down || taken=
+test -z "$taken" || { echo down; read -r _; }"""
+
+
+def upwards(net: str) -> Iterator[str]:
+    """The network device, and the bridges, bonds and VLANs on it."""
+    yield net
+    for entry in host.listed(NET, net):
+        if entry.startswith("upper_"):
+            yield from upwards(entry[len("upper_"):])
 
 
 def default_route(net: str) -> bool:
-    """Does the network device have a default route?"""
+    """Does the network device have a default route, or one on it?"""
+    nets = set(upwards(net))
     four = [line.split() for line in (host.read("/proc/net/route") or "").splitlines()]
     six = [line.split() for line in (host.read("/proc/net/ipv6_route") or "").splitlines()]
-    return any(words[:2] == [net, "00000000"] for words in four) or any(
-        words[:2] == ["0" * 32, "00"] and words[-1] == net for words in six)
+    return any(words[0] in nets and words[1] == "00000000" for words in four) or any(
+        words[:2] == ["0" * 32, "00"] and words[-1] in nets for words in six)
 
 
 def to_take(trial: Trial, engines: Engines) -> tuple[str, str]:
@@ -35,12 +48,14 @@ def to_take(trial: Trial, engines: Engines) -> tuple[str, str]:
     if default_route(net):
         raise Unknown(f"{net} of {name} has the default route of this host: it stays up",
                       "name other ports with --devices")
+    if not int(host.read(NET, net, "flags") or "1", 16) & 1:  # IFF_UP
+        raise Unknown(f"{net} of {name} is down already", "name other ports with --devices")
     return name, net
 
 
 def state(engines: Engines, name: str) -> str:
-    return next(str(rail["state"]) for rail in engines.status(0)["rails"]
-                if rail["device"] == name)
+    return next((str(rail["state"]) for rail in engines.status(0)["rails"]
+                 if rail["device"] == name), "gone")
 
 
 def wait(engines: Engines, name: str, wanted: str, key: str = "") -> float:
@@ -77,8 +92,9 @@ def down_and_up(trial: Trial, engines: Engines) -> Answer:
         child.wait(GRACE_SECONDS)
         trial.end(child)
     back = wait(engines, name, "up", key)
-    text = (f"{net} of {name} down: seen after {seen:.1f} s, a page over the {ports - 1} other "
-            f"ports a {'hit' if hit else 'miss'}; up: read again after {back:.1f} s")
+    text = (f"{net} of {name} down: seen after {seen:.1f} s, a page was a "
+            f"{'hit' if hit else 'miss'} with {ports - 1} ports left; up: read again after "
+            f"{back:.1f} s")
     if ports > 1 and not hit:
         raise Failed(text, "send us the report: a port that is down must cost no page")
     return Answer("yes", text, data={"seen_s": seen, "back_s": back, "hit": hit})

@@ -2,7 +2,12 @@
 """The trial of the other host, which ssh starts there. Main thread."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
+import threading
 
 from peercache.trial.frame import Answer, Trial, Unknown
 
@@ -22,10 +27,18 @@ def call(trial: Trial) -> Answer:
     if status:
         raise Unknown(f"ssh ended with {status}: {trial.tail('ssh.log')}",
                       f"type this on {trial.options.peer}: {line}")
-    with open(trial.path(FILE), "wb") as file:
+    with open(trial.path(FILE), "wb") as file:  # the trial there ends with its input: watch()
         trial.facts["peer"] = trial.start([*ssh, f"{line} --called --json --quiet"], "ssh.log",
-                                          stdout=file)
+                                          stdin=subprocess.PIPE, stdout=file)
     return Answer("yes", f"started there: {out.strip()}")
+
+
+def watch() -> None:
+    """In a trial that was called: it is stopped when the other one has gone."""
+    def wait() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def report(trial: Trial) -> Answer:
@@ -33,9 +46,12 @@ def report(trial: Trial) -> Answer:
     child = trial.facts.get("peer")
     if not child:
         raise Unknown("it was not started over ssh", "look at the report there")
-    child.wait(SECONDS)
     try:
+        child.wait(SECONDS)
         found = json.loads(trial.whole(FILE))
+    except subprocess.TimeoutExpired:
+        raise Unknown(f"the trial there did not end within {SECONDS:.0f} s", "look at the other "
+                      "host") from None
     except ValueError:
         raise Unknown(f"the trial there ended with {child.wait()}: {trial.tail('ssh.log')}",
                       "look at the other host") from None

@@ -41,6 +41,7 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 static void upward_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
 {
 	copies_link_down(control, link);
+	copies_peer_leaves(control, peer, false); /* its heartbeats tell, once there is a link */
 	directory_link_down(control, peer, link);
 }
 

@@ -46,45 +46,6 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void a_page_read_through_the_nic_is_a_hit(void **state)
-{
-	(void)state;
-	page_get(w, client, 1, 8, 100000, 77, 4000);
-	pair_run(pair, 10);
-	client_expect(client, 1, OP_HIT);
-	assert_true(page_arrived(w, 8, 100000, 4000));
-}
-
-static void a_page_scattered_over_fifty_segments_arrives_complete(void **state)
-{
-	struct op op = page_op(w, 1, 8, 100000, 77);
-	struct op_segment s[50];
-
-	(void)state;
-	op.segments = 50;
-	for (unsigned i = 0; i < 50; i++)
-		s[i] = home_at((49 - i) * 2000, 2000);
-	client_submit(client, &op, s);
-	pair_run(pair, 10);
-	client_expect(client, 1, OP_HIT);
-	for (unsigned i = 0; i < 50; i++)
-		assert_memory_equal(
-			w->home + (49 - i) * 2000, w->pool + 8 * PAGE_UNIT + i * 2000, 2000);
-}
-
-static void a_head_that_changes_between_payload_and_head_read_is_stale(void **state)
-{
-	(void)state;
-	page_get(w, client, 1, 8, 100000, 77, 0);
-	while (world_counter(w, COUNTER_wqes_posted) < 1)
-		rail_step(w->rail, 0);
-	while (memcmp(w->home, w->pool + 8 * PAGE_UNIT, 100000) != 0)
-		dv_step(pair->near);
-	page_head_retire(&w->heads[8]);
-	pair_run(pair, 10);
-	client_expect(client, 1, OP_STALE);
-}
-
 static void an_overwrite_at_any_moment_is_detected(void **state)
 {
 	struct dv_fault fault = {.seed = 7, .piece_bytes = 4096};
@@ -183,75 +144,6 @@ static void with_heads_read_together_only_the_overwritten_page_is_stale(void **s
 	assert_true(hits && stale);
 }
 
-static void reads_over_a_link_that_is_down_end_with_retries_exceeded(void **state)
-{
-	struct dv_fault fault = {.link_down = true};
-	struct op_done done;
-
-	(void)state;
-	dv_soft_faults(pair->near, &fault);
-	dv_soft_patience(pair->near, 0, 100);
-	page_get(w, client, 1, 8, 100000, 77, 0);
-	page_get(w, client, 2, 8, 100000, 77, 1 << 20);
-	for (unsigned i = 0; i < 300; i++)
-		pair_step(pair);
-	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
-	drop_peer();
-	for (unsigned i = 0; i < 2; i++) { /* each QP reports an error of its own or is flushed */
-		assert_true(client_done(client, &done));
-		assert_true(done.status == OP_NIC_ERROR || done.status == OP_PEER_DOWN);
-	}
-}
-
-static void the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up(void **state)
-{
-	struct dv_fault fault = {.link_down = true};
-	uint64_t now = clock_now_ns();
-	struct op_done done;
-
-	(void)state;
-	dv_soft_faults(pair->near, &fault);
-	dv_soft_patience(pair->near, 0, 1000000);
-	clock_test_set(now);
-	w->now_ns = now;
-	page_get(w, client, 1, 8, 100000, 77, 0);
-	for (unsigned ms = 0; ms < 1100; ms += 5) {
-		clock_test_set(w->now_ns += 5000000);
-		pair_step(pair);
-	}
-	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, 0);
-	assert_false(client_done(client, &done));
-	drop_peer();
-	client_expect(client, 1, OP_TIMEOUT);
-	clock_test_set(0);
-}
-
-static void an_error_on_one_qp_ends_its_connection_and_a_new_connection_works(void **state)
-{
-	struct dv_fault fault = {.error_qpn = conn->handle.sq[0]->qpn,
-		.error_at = 3,
-		.error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
-	struct op_done done;
-
-	(void)state;
-	dv_soft_faults(pair->near, &fault);
-	for (unsigned i = 0; i < 40; i++)
-		page_get(w, client, i, 8, 100000, 77, i * 100000);
-	pair_run(pair, 20);
-	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
-	drop_peer();
-	for (unsigned i = 0; i < 40; i++) {
-		assert_true(client_done(client, &done));
-		assert_true(done.status == OP_HIT || done.status == OP_NIC_ERROR ||
-			    done.status == OP_PEER_DOWN);
-	}
-	conn = pair_conn_new(pair, 3, 33, 4);
-	rail_conn_add(w, &conn->handle);
-	page_get(w, client, 99, 8, 100000, 77, 0);
-	pair_run(pair, 10);
-	client_expect(client, 99, OP_HIT);
-}
-
 static void a_region_is_not_written_after_its_return(void **state)
 {
 	struct rail_command drop = {.kind = RAIL_REGION_DROP, .region.id = WORLD_REGION};
@@ -348,15 +240,9 @@ static void random_reads_under_faults_are_correct_or_no_hits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_page_read_through_the_nic_is_a_hit),
-		TEST(a_page_scattered_over_fifty_segments_arrives_complete),
-		TEST(a_head_that_changes_between_payload_and_head_read_is_stale),
 		TEST(an_overwrite_at_any_moment_is_detected),
 		TEST(retransmitted_payload_is_never_sampled_after_its_head),
 		TEST(with_heads_read_together_only_the_overwritten_page_is_stale),
-		TEST(reads_over_a_link_that_is_down_end_with_retries_exceeded),
-		TEST(the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up),
-		TEST(an_error_on_one_qp_ends_its_connection_and_a_new_connection_works),
 		TEST(a_region_is_not_written_after_its_return),
 		TEST(nothing_is_written_for_a_channel_after_its_return),
 		TEST(random_reads_under_faults_are_correct_or_no_hits),

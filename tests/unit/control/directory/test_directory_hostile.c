@@ -1,115 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Comparisons at bad moments: members that come back at once, links that close, owners that are
- * behind. A node is one control plane in the test's process; time is simulated.
+ * Comparisons at bad moments: owners that are behind, that ask again and again, or that forget what
+ * they were asked. A node is one control plane in the test's process; time is simulated.
  */
-#include "engine/control/members/members_inner.h"
 #include "tests/unit/control/directory/holder_world.h"
-
-static struct owner *owner_node(unsigned of, unsigned n)
-{
-	return owner_of(node[of].control.directory, node[n].control.ref);
-}
-
-/* ---- leaves and comes back in one turn ------------------------------------------------------- */
-
-static void blip(unsigned of, unsigned n)
-{
-	struct control *control = &node[of].control;
-	struct member *member =
-		member_peer(control, member_by_ref(control, node[n].control.ref)->peer);
-
-	member_take_off_map(control, member, "test");
-	assert_int_equal(member_put_on_map(control, member), 0);
-}
-
-/* While it lacks slots. */
-static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **state)
-{
-	struct directory *dir;
-
-	(void)state;
-	open_with_pages();
-	dir = holder();
-	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
-	assert_true(nodes_until(sees(HOLDER, HOLDER + 1) && owner_node(HOLDER, HOLDER + 1), 3000));
-	assert_true(nodes_until(settled() && all_found(), 9000));
-	lacks_all(dir, owner_node(HOLDER, HOLDER + 1));
-	assert_true(dir->lack.count > 0);
-	for (unsigned k = 0; k < KEYS; k++) {
-		struct page_key key = key_of(k);
-
-		(void)shard_remove(node[HOLDER + 1].control.shard, &key, node[HOLDER].control.ref,
-			place_make(k & 1, k), 1);
-	}
-	blip(HOLDER, HOLDER + 1);
-	nodes_run(9000);
-	assert_true(all_found());
-	assert_int_equal(dir->lack.count, 0);
-}
-
-/* It comes back under another peer number, and has dropped our entries. */
-static void a_member_that_comes_back_as_another_peer_is_compared_with(void **state)
-{
-	struct control *control;
-	struct member *member;
-	uint16_t before;
-
-	(void)state;
-	open_with_pages();
-	control = &node[HOLDER].control;
-	member = member_peer(control, member_by_ref(control, node[0].control.ref)->peer);
-	before = member->record.peer;
-	for (unsigned k = 0; k < KEYS; k++) {
-		struct page_key key = key_of(k);
-
-		(void)shard_remove(
-			node[0].control.shard, &key, control->ref, place_make(k & 1, k), 1);
-	}
-	member_take_off_map(control, member, "test");
-	assert_int_equal(member_put_on_map(control, member), 0);
-	assert_int_not_equal(member->record.peer, before);
-	nodes_run(9000);
-	assert_true(all_agree());
-	assert_true(all_found());
-}
-
-/* ---- owners that have lost slots ------------------------------------------------------------- */
-
-/* The link closes between question and answer of an owner that has lost slots. */
-static void an_owner_whose_link_closed_meanwhile_drops_what_it_has_lost(void **state)
-{
-	struct owner *owner;
-	unsigned cuts = 0, left = 0;
-
-	(void)state;
-	open_with_pages();
-	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
-	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
-	for (unsigned i = 0; i < 2000; i++) {
-		STAILQ_FOREACH (owner, &holder()->owners, next)
-			if (owner->digest) {
-				rpc_link_close((struct rpc_link *)owner->digest->via);
-				cuts++;
-			}
-		nodes_turn();
-	}
-	assert_true(nodes_until(all_agree(), 3000));
-	nodes_run(1000);
-	for (unsigned k = 0; k < KEYS; k++) {
-		struct page_key key = key_of(k);
-		struct index_entry entry = *index_find(node[HOLDER].control.index, &key);
-
-		index_remove(node[HOLDER].control.index, &key);
-		directory_remove(&node[HOLDER].control, &key,
-			&(struct location){.place = entry.place, .generation = entry.generation});
-	}
-	nodes_run(2000);
-	for (unsigned i = 0; i <= HOLDER + 1; i++)
-		left += held_by(i);
-	assert_true(cuts > 0);
-	assert_int_equal(left, 0);
-}
 
 /* ---- an owner that is behind ----------------------------------------------------------------- */
 
@@ -161,36 +55,6 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 	assert_int_equal(missing, 0);
 }
 
-/* As those with large shards, or that many holders ask at once. */
-static void an_owner_that_answers_late_drops_what_it_has_lost(void **state)
-{
-	unsigned left = 0;
-
-	(void)state;
-	open_with_pages();
-	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
-	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
-	for (unsigned ms = 0; ms < 6000; ms++) {
-		for (unsigned i = 0; i < 2; i++) {
-			struct directory *dir = node[i].control.directory;
-
-			if (TAILQ_EMPTY(&dir->asked) || ms > 3500)
-				continue;
-			net_timer_stop(dir->move.timer); /* it is busy with the shard */
-			dir->move.soon = true;
-		}
-		for (unsigned i = 0; i < 2 && ms == 3500; i++) {
-			node[i].control.directory->move.soon = false;
-			move_soon(node[i].control.directory);
-		}
-		nodes_run(1);
-	}
-	nodes_run(10000);
-	for (unsigned i = 0; i <= HOLDER + 1; i++)
-		left += held_by(i);
-	assert_int_equal(left, 2 * KEYS);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 #define MANY 24
@@ -229,29 +93,79 @@ static void few_digests_exist_at_a_time(void **state)
 	assert_in_range(most, 1, COMPARE_OWNERS_MAX);
 }
 
-/* The pages that it lacks are gone at a change of the map. */
-static void an_owner_is_not_behind_with_pages_that_are_gone(void **state)
+/* ---- questions and answers ------------------------------------------------------------------- */
+
+static void ask(int fd, uint64_t serial)
+{
+	Pc__DigestAsk body = PC__DIGEST_ASK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	body.serial = serial;
+	message.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
+	message.digest_ask = &body;
+	raw_message(fd, &message);
+}
+
+/* Questions pile up on one link: the last one counts. A link that closes is not answered. */
+static void a_further_question_takes_the_place_of_the_first(void **state)
+{
+	struct directory *dir;
+	struct page_key key = key_of(1);
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	dir = node[0].control.directory;
+	mute_join();
+	assert_int_equal(shard_insert(node[0].control.shard, &key, 7, 1, 1), 0);
+	net_timer_stop(dir->move.timer);
+	dir->move.soon = true;
+	for (unsigned i = 0; i < 100; i++)
+		ask(mute.fd, i);
+	assert_true(nodes_until(
+		TAILQ_FIRST(&dir->asked) && TAILQ_FIRST(&dir->asked)->serial == 99, 1000));
+	assert_null(TAILQ_NEXT(TAILQ_FIRST(&dir->asked), next));
+	close(mute.fd);
+	mute.fd = 0;
+	assert_true(nodes_until(TAILQ_EMPTY(&dir->asked), 1000));
+}
+
+/* HOLDER is done, and the others may publish nothing: a Hello opens a door, which is shut again. */
+static bool settled_while_shut(void)
+{
+	for (unsigned i = 0; i < HOLDER; i++)
+		node[i].control.door_shut = true;
+	return settled();
+}
+
+static void an_owner_that_may_not_publish_answers_a_digest(void **state)
 {
 	(void)state;
-	nodes_teardown();
-	open_nodes(1, 20000, 2);
-	mute_join();
-	have_pages(0, KEYS);
-	publish(100000, BATCHES_MAX * MESSAGE_PAGES_MAX + 20000, 20);
-	have_pages(0, KEYS);
-	publish(0, KEYS, 20);
-	assert_true(mute_until(owner_behind(mute_owner()) && mute_owner()->walk.slots, 5000));
-	for (uint64_t k = 0; k < KEYS; k++) {
+	open_with_pages();
+	for (unsigned k = 0; k < KEYS; k += 10) {
 		struct page_key key = key_of(k);
 
-		(void)index_remove(node[0].control.index, &key);
+		for (unsigned n = 0; n < HOLDER; n++)
+			(void)shard_remove(node[n].control.shard, &key, node[HOLDER].control.ref,
+				place_make(k & 1, k), 1);
 	}
-	assert_int_equal(node_open(1, node_at(0)), 0);
-	assert_true(mute_until(sees(0, 1), 3000));
-	mute.answers = true;
-	(void)mute_until(mute_owner()->background == 0, 9000);
-	(void)mute_until(false, 3000);
-	assert_false(owner_behind(mute_owner()));
+	compare_begins();
+	assert_true(nodes_until(settled_while_shut(), 5000));
+	assert_true(all_found());
+}
+
+/* The owner was asked before it forgot our entries. */
+static void an_answer_of_before_it_forgot_is_not_believed(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	open_with_pages();
+	owner = owner_of(holder(), node[0].control.ref);
+	owner->unsure = true;
+	assert_true(nodes_until(owner->digest, 5000));
+	directory_forgotten(&node[HOLDER].control, owner->ref);
+	assert_null(owner->digest);
+	assert_true(owner->unsure && owner->walk.slots);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
@@ -259,13 +173,11 @@ static void an_owner_is_not_behind_with_pages_that_are_gone(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(a_member_that_comes_back_in_one_turn_gets_what_it_lacked),
-		T(a_member_that_comes_back_as_another_peer_is_compared_with),
-		T(an_owner_whose_link_closed_meanwhile_drops_what_it_has_lost),
 		T(an_owner_that_is_behind_stops_no_turn),
-		T(an_owner_that_answers_late_drops_what_it_has_lost),
 		T(few_digests_exist_at_a_time),
-		T(an_owner_is_not_behind_with_pages_that_are_gone),
+		T(a_further_question_takes_the_place_of_the_first),
+		T(an_owner_that_may_not_publish_answers_a_digest),
+		T(an_answer_of_before_it_forgot_is_not_believed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

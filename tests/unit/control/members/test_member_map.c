@@ -94,58 +94,12 @@ static void readers_find_an_owner_of_each_slot_through_200_changes(void **state)
 	assert_true(node[0].control.counter[COUNTER_members_died] >= 100);
 }
 
-/* Does a slot of node i's map name node j, as an owner? */
-static bool slots_name(unsigned i, unsigned j)
-{
-	const struct map_shared *map = &node[i].control.status->map;
-
-	for (uint32_t k = 0; k < MAP_SLOTS; k++) {
-		struct map_owners owners;
-
-		assert_true(map_owners_load(map, k, &owners));
-		for (unsigned o = 0; o < owners.owners; o++)
-			if (owners.member[o].ref == node[j].control.ref)
-				return true;
-	}
-	return false;
-}
-
-/*
- * Node 0 has no rails. It is a member, but owns nothing and counts for no owner: also while it is
- * alone, while there is one owner, and while it goes and comes.
- */
-static void a_member_without_rails_owns_no_slot(void **state)
-{
-	(void)state;
-	node[0].bare = true;
-	open_agreeing(3);
-	for (unsigned i = 0; i < 3; i++) {
-		assert_false(slots_name(i, 0));
-		assert_int_equal(node[i].control.members->current->owners, 2);
-		assert_int_equal(node[i].control.status->map.members, 3);
-	}
-	assert_true(slots_name(1, 1) && slots_name(1, 2));
-	node_close(0);
-	assert_true(nodes_until(sees_count(1, 2) && sees_count(2, 2), 2000));
-	assert_int_equal(node_open(0, node_at(1)), 0);
-	assert_true(nodes_until(all_agree(), 3000));
-	assert_false(slots_name(1, 0));
-	node_close(1);
-	node_close(2);
-	assert_true(nodes_until(sees_count(0, 1), 2000));
-	assert_int_equal(node[0].control.members->current->owners, 0);
-	assert_int_equal(node_open(1, node_at(0)), 0);
-	assert_true(nodes_until(all_agree(), 3000));
-	assert_int_equal(node[0].control.members->current->owners, 1);
-}
-
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(readers_find_an_owner_of_each_slot_through_200_changes),
-		T(a_member_without_rails_owns_no_slot),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

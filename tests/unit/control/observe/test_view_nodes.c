@@ -1,51 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view.c: summaries between several control planes, and with engines played by hand over raw
- * sockets: greedy ones and ones that send wrong bytes.
+ * view.c: what greedy engines get, and ones that send wrong bytes. The test plays them over raw
+ * sockets.
  */
 #include "tests/unit/control/agree_world.h"
-
-#define WATCH_MS 5000u /* VIEW_WATCH_NS */
-
-static uint64_t watched_ns;
-
-static uint64_t asked(unsigned i)
-{
-	return node[i].control.counter[COUNTER_summaries_asked];
-}
 
 static uint64_t sent(unsigned i)
 {
 	return node[i].control.counter[COUNTER_summaries_sent];
 }
 
-/* Runs all nodes; the page of node 0 is watched or not, those of the others are not. */
-static void view_run(unsigned ms, bool watched)
+/* Runs node 0, whose page is watched. */
+static void view_run(unsigned ms)
 {
 	uint64_t until_ns = clock_now_ns() + ms * 1000000ull, tick_ns = 0;
 
 	while (clock_now_ns() < until_ns) {
-		if (watched)
-			watched_ns = clock_now_ns();
 		if (clock_now_ns() - tick_ns >= 50000000) {
 			tick_ns = clock_now_ns();
-			for (unsigned i = 0; i < NODES; i++)
-				if (node[i].open)
-					view_tick(&node[i].control, i ? 0 : watched_ns, tick_ns);
+			view_tick(&node[0].control, tick_ns, tick_ns);
 		}
 		nodes_turn();
 	}
-}
-
-/* Opens `count` nodes; node i has i rails in its summary. */
-static void open_nodes(unsigned count)
-{
-	watched_ns = 0;
-	for (unsigned i = 0; i < count; i++) {
-		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
-		node[i].control.view->own = (struct summary){.made = 1, .rails = (uint8_t)(i + 1)};
-	}
-	assert_true(nodes_until(all_agree(), 10000));
 }
 
 /* What node 0's snapshot says of a member. */
@@ -57,114 +33,6 @@ static struct snapshot_member shown(const char *name)
 		&node[0].control, member_find(node[0].control.members, name), clock_now_ns(), &m);
 	return m;
 }
-
-static void nothing_is_sent_while_no_page_is_watched(void **state)
-{
-	(void)state;
-	open_nodes(3);
-	view_run(10000, false);
-	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(asked(i) + sent(i), 0);
-	assert_int_equal(shown("node-1").summary_ns, 0);
-	view_tick(&node[0].control, 0, 1000000); /* the host has just booted */
-	assert_int_equal(asked(0), 0);
-}
-
-static void a_watched_engine_gets_the_summaries_of_all_members(void **state)
-{
-	struct snapshot_member m;
-
-	(void)state;
-	open_nodes(4);
-	view_run(300, true);
-	for (unsigned i = 1; i < 4; i++) {
-		char name[16];
-
-		snprintf(name, sizeof(name), "node-%u", i);
-		m = shown(name);
-		assert_true(!m.summary_silent);
-		assert_in_range(clock_now_ns() - m.summary_ns, 0, 300000000);
-		assert_memory_equal(&m.summary, &node[i].control.view->own, SUMMARY_BYTES);
-	}
-	view_run(9500, true);
-	assert_in_range(asked(0), 3 * 9, 3 * 10);
-	for (unsigned i = 1; i < 4; i++) {
-		assert_int_equal(asked(i), 0);
-		assert_int_equal(sent(i), asked(0) / 3);
-	}
-}
-
-static void requests_end_five_seconds_after_the_last_look_at_the_page(void **state)
-{
-	uint64_t before, messages;
-
-	(void)state;
-	open_nodes(2);
-	view_run(3000, true);
-	view_run(WATCH_MS - 1500, false);
-	before = asked(0);
-	assert_true(before >= 6);
-	view_run(1600, false);
-	before = asked(0);
-	messages = sent(1);
-	view_run(20000, false);
-	assert_int_equal(asked(0), before);
-	assert_int_equal(sent(1), messages);
-	view_run(1000, true);
-	assert_true(asked(0) > before);
-}
-
-/* Both the engine whose page is watched and those that it asks make snapshots more often. */
-static void engines_that_a_page_shows_are_active(void **state)
-{
-	uint64_t now_ns;
-
-	(void)state;
-	open_nodes(2);
-	assert_false(view_active(&node[0].control, 0, clock_now_ns()));
-	assert_false(view_active(&node[0].control, 0, 1000000));
-	assert_false(view_active(&node[1].control, 0, clock_now_ns()));
-	view_run(100, true);
-	now_ns = clock_now_ns();
-	assert_true(view_active(&node[0].control, watched_ns, now_ns));
-	assert_true(view_active(&node[0].control, now_ns + 5, now_ns));
-	assert_true(view_active(&node[1].control, 0, now_ns));
-	view_run(6100, false);
-	assert_false(view_active(&node[0].control, watched_ns, clock_now_ns()));
-	assert_true(view_active(&node[1].control, 0, clock_now_ns()));
-	view_run(4000, false);
-	assert_false(view_active(&node[1].control, 0, clock_now_ns()));
-}
-
-static void an_engine_that_stops_asks_nothing(void **state)
-{
-	(void)state;
-	open_nodes(2);
-	node[0].control.stopping = true;
-	view_run(3000, true);
-	assert_int_equal(asked(0), 0);
-	node[0].control.stopping = false;
-}
-
-/* The summary is of an incarnation: one that is started again has none at first. */
-static void a_member_that_was_started_again_has_no_old_summary(void **state)
-{
-	(void)state;
-	open_nodes(2);
-	view_run(500, true);
-	assert_int_equal(shown("node-1").summary.rails, 2);
-	node_close(1);
-	view_run(500, true);
-	assert_int_equal(shown("node-1").summary.rails, 2); /* its last words */
-	assert_int_equal(node_open(1, node_at(0)), 0);
-	assert_true(nodes_until(all_agree(), 10000));
-	assert_int_equal(shown("node-1").summary_ns, 0);
-	node[1].control.view->own = (struct summary){.made = 1, .rails = 7};
-	view_run(1200, true);
-	assert_int_equal(shown("node-1").summary.rails, 7);
-}
-
-/* ---- engines by hand ------------------------------------------------------------------------- */
 
 /* Connects to node 0 as member "raw"; a raw engine neither dials nor sends heartbeats. */
 static int raw_member(void)
@@ -238,26 +106,8 @@ static void say_summary(int fd, size_t count, uint8_t fill)
 static void setup_raw(void)
 {
 	nodes_setup(20, 60000); /* a raw engine sends no heartbeats and stays a member */
-	open_nodes(1);
-}
-
-static void a_member_that_does_not_answer_is_shown_as_silent(void **state)
-{
-	int fd;
-
-	(void)state;
-	setup_raw();
-	fd = raw_member();
-	view_run(2500, true);
-	assert_false(shown("raw").summary_silent);
-	view_run(1000, true);
-	assert_true(shown("raw").summary_silent);
-	assert_int_equal(asked(0), 4);
-	assert_int_equal(arrived(fd, PC__MESSAGE__BODY_SUMMARY_ASK), 4);
-	say_summary(fd, SUMMARY_BYTES, 1);
-	nodes_run(10);
-	assert_false(shown("raw").summary_silent);
-	close(fd);
+	assert_int_equal(node_open(0, NULL), 0);
+	node[0].control.view->own = (struct summary){.made = 1, .rails = 1};
 }
 
 static void a_link_gets_one_answer_in_half_a_second(void **state)
@@ -297,7 +147,7 @@ static void a_summary_that_was_not_requested_is_ignored(void **state)
 	say_summary(fd, SUMMARY_BYTES, 1);
 	nodes_run(10);
 	assert_int_equal(shown("raw").summary_ns, 0);
-	view_run(100, true);
+	view_run(100);
 	say_summary(fd, SUMMARY_BYTES, 1);
 	nodes_run(10);
 	assert_int_equal(shown("raw").summary.severity, 1);
@@ -316,7 +166,7 @@ static void hostile_bytes_are_bounded_and_a_wrong_length_closes_the_link(void **
 	(void)state;
 	setup_raw();
 	fd = raw_member();
-	view_run(100, true);
+	view_run(100);
 	say_summary(fd, SUMMARY_BYTES, 0); /* version 0: nothing is kept */
 	nodes_run(10);
 	assert_int_equal(shown("raw").summary_ns, 0);
@@ -338,13 +188,6 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(nothing_is_sent_while_no_page_is_watched),
-		T(a_watched_engine_gets_the_summaries_of_all_members),
-		T(requests_end_five_seconds_after_the_last_look_at_the_page),
-		T(engines_that_a_page_shows_are_active),
-		T(an_engine_that_stops_asks_nothing),
-		T(a_member_that_was_started_again_has_no_old_summary),
-		T(a_member_that_does_not_answer_is_shown_as_silent),
 		T(a_link_gets_one_answer_in_half_a_second),
 		T(a_summary_that_was_not_requested_is_ignored),
 		T(hostile_bytes_are_bounded_and_a_wrong_length_closes_the_link),

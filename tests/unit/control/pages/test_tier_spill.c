@@ -683,43 +683,6 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	assert_false(disk_find(fake_disk, &key, &page));
 }
 
-static void an_orderly_stop_writes_the_pages_that_are_only_in_memory(void **state)
-{
-	uint64_t spills;
-	unsigned on_disk = 0;
-
-	(void)state;
-	for (unsigned n = 0; n < 20; n++)
-		store(&client, n, PAGE);
-	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
-	fake.works = true;
-	tier_close(&control);
-	spills = control.counter[COUNTER_disk_spills];
-	for (unsigned n = 0; n < 20; n++)
-		on_disk += fake.has[n];
-	assert_int_equal(on_disk, 20);
-	assert_int_equal(spills, 20);
-	/* Clean pages are not written again. */
-	assert_int_equal(tier_open(&control), 0);
-	while (control.tier->state == TIER_OPENING)
-		event_base_loop(control.base, EVLOOP_ONCE);
-	tier_close(&control);
-	assert_int_equal(control.counter[COUNTER_disk_spills], spills);
-}
-
-static void a_stop_does_not_wait_for_a_disk_that_hangs(void **state)
-{
-	uint64_t began;
-
-	(void)state;
-	for (unsigned n = 0; n < 20; n++)
-		store(&client, n, PAGE);
-	began = now;
-	tier_close(&control);
-	assert_in_range(now - began, TIER_FLUSH_NS, 2 * TIER_FLUSH_NS);
-	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -750,8 +713,6 @@ int main(void)
 		DISK_TEST(a_write_that_fails_leaves_the_page_as_it_was),
 		DISK_TEST(a_page_is_written_with_the_crc_of_its_head),
 		DISK_TEST(a_page_that_the_disk_found_damaged_is_counted_and_taken_out),
-		DISK_TEST(an_orderly_stop_writes_the_pages_that_are_only_in_memory),
-		DISK_TEST(a_stop_does_not_wait_for_a_disk_that_hangs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

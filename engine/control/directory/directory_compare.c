@@ -12,6 +12,13 @@
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
+#define MOVE_QUIET_NS 50000000ull /* see COMPARING.md, "When" */
+#define MOVE_QUIET_MAX_NS 1000000000ull
+#define MOVE_PACE_MS 2                /* pause between two steps */
+#define COMPARE_DIAL_NS 1000000000ull /* for links with owners that are no neighbours */
+#define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
+#define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
+
 /* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */
 #define CURSOR_DISK (1ull << 63)
 

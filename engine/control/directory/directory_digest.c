@@ -45,6 +45,19 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	return owner->digest != NULL;
 }
 
+static bool slot_owned(const struct map_view *view, uint32_t slot, uint32_t ref)
+{
+	return slot_rank(view, slot, ref) < map_owning(view);
+}
+
+/* The next slot that differs, from `slot` on; MAP_SLOTS: none. */
+static uint32_t digest_next(const struct digest *digest, uint32_t slot)
+{
+	while (slot < MAP_SLOTS && !digest->differ[slot])
+		slot++;
+	return slot;
+}
+
 static bool owner_counts(const struct owner *owner)
 {
 	return owner && owner->digest && !owner->digest->counted;

@@ -13,6 +13,9 @@
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
+/* touches are collected for this time before they are sent to the owners */
+#define TOUCH_PACE_MS 20
+
 /* ---- queues ---------------------------------------------------------------------------------- */
 
 void owner_dirty(struct directory *dir, struct owner *owner)
@@ -40,6 +43,15 @@ void target_queue(struct directory *dir, struct dir_target *target)
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
+
+/* True if indices ascend, so that none occurs twice, and are below `count`. */
+static bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
+{
+	for (size_t i = 0; i < failed_count; i++)
+		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
+			return false;
+	return true;
+}
 
 /*
  * Takes a batch from the front of a queue, to be sent over this link. NULL: no memory. The queue is

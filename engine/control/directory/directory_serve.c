@@ -15,10 +15,17 @@
 #include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
+#define MOVE_BUCKETS 8192 /* buckets of the shard swept in one step */
+
 /* entries between the one that is changed and the one whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
 
 /* ---- members that left the map --------------------------------------------------------------- */
+
+static struct location entry_location(const Pc__Entry *entry)
+{
+	return (struct location){entry->ref, entry->place, entry->generation};
+}
 
 static void sweep_start(struct directory *dir)
 {

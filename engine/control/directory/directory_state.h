@@ -49,10 +49,6 @@ struct index_entry;
 #define DUE_LOOK_MS 50            /* between two looks at the deadlines of updates that wait */
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
-#define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define MOVE_QUIET_NS 50000000ull /* see COMPARING.md, "When" */
-#define MOVE_QUIET_MAX_NS 1000000000ull
-#define MOVE_PACE_MS 2 /* pause between two steps */
 /*
  * The entries of a member that left the map stay in the shard for this many times
  * cluster.dead_after_ms, if others do not need their room: it may come back with the same ref and
@@ -61,8 +57,6 @@ struct index_entry;
 #define DEPARTED_DEADS 20
 #define DEPARTED_MAX 64 /* members; beyond, the entries of the one that left first are swept */
 #define OWNER_CHAINS OWNERS_MAX /* of directory.by_peer */
-/* touches are collected for this time before they are sent to the owners */
-#define TOUCH_PACE_MS 20
 
 #define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
 /* nothing waits for an owner, which reads its shard for one holder after the other */
@@ -70,10 +64,7 @@ struct index_entry;
 /* It is an owner's turn COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
 #define COMPARE_MIN_NS (45ull * 1000000000)
 #define COMPARE_SPREAD_NS (30ull * 1000000000)
-#define COMPARE_DIAL_NS 1000000000ull  /* for links with owners that are no neighbours */
 #define COMPARE_OWNERS_MAX 16u         /* owners asked at a time: 512 KiB each */
-#define COMPARE_LOST_MAX 32u           /* owners of a map that need no turn: see compare_mark() */
-#define COMPARE_TURN_OWNERS 8u         /* whose turn it is at a time */
 #define COMPARE_SLOTS (MAP_SLOTS / 16) /* slots that are published after one comparison */
 
 #define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
@@ -371,29 +362,7 @@ static inline unsigned slot_rank(const struct map_view *view, uint32_t slot, uin
 	return rank;
 }
 
-static inline bool slot_owned(const struct map_view *view, uint32_t slot, uint32_t ref)
-{
-	return slot_rank(view, slot, ref) < map_owning(view);
-}
-
-/* The next slot that differs, from `slot` on; MAP_SLOTS: none. */
-static inline uint32_t digest_next(const struct digest *digest, uint32_t slot)
-{
-	while (slot < MAP_SLOTS && !digest->differ[slot])
-		slot++;
-	return slot;
-}
-
 /* ---- messages -------------------------------------------------------------------------------- */
-
-/* True if indices ascend, so that none occurs twice, and are below `count`. */
-static inline bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
-{
-	for (size_t i = 0; i < failed_count; i++)
-		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
-			return false;
-	return true;
-}
 
 static inline void ack_reply(struct rpc_link *link, Pc__Ack *ack)
 {
@@ -405,11 +374,6 @@ static inline void ack_reply(struct rpc_link *link, Pc__Ack *ack)
 static inline struct page_key entry_key(const Pc__Entry *entry)
 {
 	return (struct page_key){.word = {entry->key0, entry->key1}};
-}
-
-static inline struct location entry_location(const Pc__Entry *entry)
-{
-	return (struct location){entry->ref, entry->place, entry->generation};
 }
 
 static inline void entry_write(

@@ -123,50 +123,6 @@ class Faults(Explain):
                          60, "the entry is removed")
         self.stop_cleanly(engines)
 
-    def test_an_owner_that_is_stopped_is_not_taken_for_one_without_the_key(self):
-        engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS, link="tcp")
-        absent = self.key_of(engines, (1, 2))
-        self.put(engines.sockets[2], "kept")
-        before = self.expect(engines.sockets[0], "kept", 0, "present")
-        harness.freeze(engines.process[1])
-        try:
-            shown = self.expect(engines.sockets[0], absent, 4, "owner unreachable")
-            self.assertEqual(self.owners(shown), {self.name(engines, 1): "unreachable",
-                                                   self.name(engines, 2): "absent"})
-            shown = self.expect(engines.sockets[0], "kept", 0, "present")
-            asked = set(self.owners(before))
-            self.assertEqual("not every owner" in shown["text"],
-                             self.name(engines, 1) in asked, shown)
-            harness.wait_for(lambda: any(o["suspect"] for o in self.explain(
-                engines.sockets[0], absent)[1]["owners"]), 60, "the owner is suspect")
-        finally:
-            engines.process[1].send_signal(signal.SIGCONT)
-        harness.wait_for(lambda: self.explain(engines.sockets[0], absent)[1]["verdict"] ==
-                         "absent", 60, "the owner answers again")
-        self.stop_cleanly(engines)
-
-    def test_a_stopped_holder_is_unreachable_and_a_dead_one_has_no_pages(self):
-        engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS, link="tcp")
-        key = self.key_of(engines, (0, 1))
-        self.put(engines.sockets[2], key)
-        self.expect(engines.sockets[0], key, 0, "present")
-        harness.freeze(engines.process[2])
-        shown = self.expect(engines.sockets[0], key, 4, "holder unreachable")
-        self.assertEqual(list(self.owners(shown).values()), ["present"] * 2)
-        self.assertEqual(shown["holders"][0]["name"], self.name(engines, 2))
-        harness.wait_for(lambda: self.explain(engines.sockets[0], key)[1]["holders"][0]["suspect"],
-                         60, "the holder is suspect")
-        engines.kill(2)
-        engines.wait_members(2, among=[0, 1])
-        status, shown = self.explain(engines.sockets[0], key)
-        # its entries are swept after a while
-        self.assertEqual(status, 1, shown)
-        self.assertIn(shown["verdict"], ("holder dead", "absent"), shown)
-        harness.wait_for(lambda: self.explain(engines.sockets[1], key)[1]["verdict"] in
-                         ("holder dead", "absent"), 60, "the other host agrees")
-        self.stop_cleanly(engines)
-
-
 class Changes(Explain):
     """Absence after members have changed: explain and a get agree."""
     QUICK = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(2000 * harness.SLOW)}"]

@@ -59,69 +59,6 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 	shut();
 }
 
-/* While it is idle, the port does not save up messages that it may then send at once. */
-static void the_message_rate_is_bounded_after_a_pause_too(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	model.still = true;
-	model.messages_per_s = 4000000;
-	open_model(&model);
-	read_many(0, 1, 1000000); /* a READ that takes 20 us on the link */
-	by(1000000);
-	for (unsigned qp = 1; qp < END_QPS; qp++)
-		read_many(qp, 1, 50);
-	by(1010000);
-	for (unsigned i = 1; i < END_QPS; i++)
-		expect_at(i, 1010000 + (i - 1) * 250 + RTT_NS + 1);
-	shut();
-}
-
-/*
- * READs that wait for their queue's gap between messages keep their start times: they do not start
- * later because of a later doorbell.
- */
-static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	model.qp_messages_per_s = 1000000;
-	open_model(&model);
-	read_many(0, 3, 50);
-	by(1000000);
-	read_many(0, 1, 50);
-	by(1002500); /* the NIC is stepped late, which delays no READ */
-	expect_at(1, 1000000 + RTT_NS + 1);
-	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
-	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
-	expect_at(4, 1000000 + RTT_NS + 3000 + 1);
-	shut();
-}
-
-/* A step that comes late simulates the queues one after another. */
-static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	model.qp_messages_per_s = 1000000;
-	model.messages_per_s = 100000000; /* the port: one message per 10 ns */
-	open_model(&model);
-	read_many(0, 3, 50);
-	read_many(1, 2, 50);
-	by(1000000);
-	by(1000010);
-	by(1003000);
-	expect_at(2, 1000000 + RTT_NS + 10 + 1);
-	expect_at(3, 1000000 + RTT_NS + 1000 + 1);
-	/* the port has started three messages since the first READ started */
-	expect_at(4, 1000000 + RTT_NS + 1020 + 1);
-	expect_at(5, 1000000 + RTT_NS + 2000 + 1);
-	shut();
-}
-
 /* Single packets overtake longer answers, but the link time they take delays those answers. */
 static void a_single_packet_answer_overtakes_longer_answers(void **state)
 {
@@ -145,45 +82,13 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
 	shut();
 }
 
-/*
- * The small answer is simulated before a longer one that arrives earlier; it takes 1 ns of free
- * link time.
- */
-static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void **state)
-{
-	struct port_model model = plain();
-
-	(void)state;
-	model.still = true;
-	model.qp_messages_per_s = 1000000;
-	open_model(&model);
-	read_at(0, 0, 5000, 0);
-	dv_ring(a.sqs[0]);
-	read_at(1, 0, 50, 0);
-	read_at(1, 0, 50000, 0); /* the second READ starts at time 1001000 */
-	dv_ring(a.sqs[1]);
-	by(1000000);
-	/* this READ starts at time 1003000; its queue is simulated before the other one */
-	read_at(0, 0, 50, 0);
-	dv_ring(a.sqs[0]);
-	assert_int_equal(by(1003000), 0);
-	by(1000000 + RTT_NS + 500);
-	expect_at(3, 1000000 + RTT_NS + 1000 + 1 + 1000);
-	expect_at(4, 1000000 + RTT_NS + 3000 + 1);
-	shut();
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_queue_has_sixteen_reads_in_flight),
 		cmocka_unit_test(a_model_may_allow_fewer_reads),
 		cmocka_unit_test(messages_per_second_are_bounded_per_queue_and_per_port),
-		cmocka_unit_test(the_message_rate_is_bounded_after_a_pause_too),
-		cmocka_unit_test(a_later_doorbell_does_not_delay_earlier_reads),
-		cmocka_unit_test(a_queue_that_waits_for_its_turn_delays_no_other),
 		cmocka_unit_test(a_single_packet_answer_overtakes_longer_answers),
-		cmocka_unit_test(a_single_packet_answer_leaves_free_link_time_to_longer_answers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,61 +180,6 @@ static void reads_get_the_bytes_at_their_place_in_the_file(void **state)
 		assert_int_equal(s.local[i], (uint8_t)(3 * 17 + i * 5 + 2));
 }
 
-static void segments_are_scattered_and_gathered(void **state)
-{
-	struct dv_sge sge[3] = {{(uintptr_t)s.local, 10, s.local_mr.lkey},
-		{(uintptr_t)s.local + 100, 1, s.local_mr.lkey},
-		{(uintptr_t)s.local + PAGE, 5000, s.local_mr.lkey}};
-
-	(void)state;
-	until_mapped(DV_READ);
-	until_mapped(DV_WRITE);
-	dv_post(s.sq, DV_READ, (uintptr_t)mapped + 999, mr.rkey, sge, 3, DV_CE_ALWAYS);
-	dv_post(s.sq, DV_WRITE, (uintptr_t)mapped + 70001, mr.rkey, sge, 3, DV_CE_ALWAYS);
-	dv_ring(s.sq);
-	assert_non_null(side_cqe(&s.cq, 1, PATIENCE_NS));
-	assert_memory_equal(s.local, mapped + 999, 10);
-	assert_int_equal(s.local[100], mapped[999 + 10]);
-	assert_memory_equal(s.local + PAGE, mapped + 999 + 11, 5000);
-	assert_memory_equal(mapped + 70001, mapped + 999, 5011);
-}
-
-static void private_and_mapped_bytes_keep_their_order(void **state)
-{
-	(void)state;
-	until_mapped(DV_READ);
-	for (unsigned round = 0; round < 100; round++) {
-		for (unsigned i = 0; i < READS; i++)
-			post_in((i + round) % 2 ? &mr : &s.remote_mr, DV_READ, i / 4 * PAGE,
-				i * PAGE, PAGE);
-		do_all(READS);
-		for (unsigned i = 3; i < READS; i += 4)
-			assert_memory_equal(s.local + i / 4 * PAGE,
-				((i + round) % 2 ? mapped : s.remote) + i * PAGE, PAGE);
-	}
-}
-
-/*
- * The bytes that each READ gets are written back to the file, from where the next READ gets them.
- */
-static void writes_follow_the_reads_before_them(void **state)
-{
-	(void)state;
-	until_mapped(DV_READ);
-	until_mapped(DV_WRITE);
-	for (unsigned round = 0; round < 100; round++) {
-		memset(s.remote, (int)round, PAGE);
-		post_in(&s.remote_mr, DV_READ, 0, 0, PAGE);
-		post_in(&mr, DV_WRITE, 0, PAGE, PAGE);
-		post_in(&mr, DV_READ, PAGE, PAGE, PAGE);
-		post_in(&s.remote_mr, DV_WRITE, PAGE, PAGE, PAGE);
-		post_in(&s.remote_mr, DV_READ, 2 * PAGE, PAGE, PAGE);
-		do_all(5);
-		for (unsigned i = 0; i < PAGE; i++)
-			assert_int_equal(s.local[2 * PAGE + i], (uint8_t)round);
-	}
-}
-
 static void after_an_unmapped_page_no_mapped_memory_is_read(void **state)
 {
 	(void)state;
@@ -310,9 +255,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(only_whole_files_that_cannot_shrink_are_mapped),
 		CASE(reads_get_the_bytes_at_their_place_in_the_file),
-		CASE(segments_are_scattered_and_gathered),
-		CASE(private_and_mapped_bytes_keep_their_order),
-		CASE(writes_follow_the_reads_before_them),
 		CASE(after_an_unmapped_page_no_mapped_memory_is_read),
 		CASE(rights_and_bounds_are_those_of_the_region),
 		CASE(deregistered_memory_is_never_read_later),

@@ -23,15 +23,6 @@ static void name_all(const char *stem, unsigned char *base, size_t stride)
 	}
 }
 
-static void expect_all(enum pc_result result)
-{
-	for (unsigned k = 0; k < MANY; k++) {
-		assert_int_equal(results[k], result);
-		if (result == PC_HIT)
-			assert_true(same(one[k].name, one[k].segment.base, 0, BYTES));
-	}
-}
-
 static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 {
 	void *at;
@@ -54,48 +45,6 @@ static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 	 * scheduling of the fake engine's thread. Require only that each rail is used. */
 	assert_true(SEEN(pages[0]) > 100 && SEEN(pages[1]) > 100);
 	assert_int_equal(counts().bytes_staged, 0);
-}
-
-static void ten_thousand_pages_go_through_staging(void **state)
-{
-	unsigned char *at = malloc(MANY * 1024);
-
-	(void)state;
-	name_all("staged", at, 1024);
-	for (unsigned k = 0; k < MANY; k++)
-		fake_page(&fake, one[k % 500].name, FAKE_A, k % FAKE_RAILS, BYTES);
-	for (unsigned k = 500; k < MANY; k++) {
-		pages[k] = pages[k % 500];
-		one[k].segment.bytes = BYTES;
-		snprintf(one[k].name, sizeof(one[k].name), "%s", one[k % 500].name);
-		pages[k].segments = &one[k].segment;
-	}
-	assert_int_equal(pc_get(ch, pages, MANY, 60000, results), 0);
-	expect_all(PC_HIT);
-	assert_int_equal(counts().bytes_staged, (uint64_t)MANY * BYTES);
-	assert_int_equal(ch->staging.first, ch->staging.last);
-	free(at);
-}
-
-static void ten_thousand_pages_are_stored_and_read_back(void **state)
-{
-	unsigned char *at = calloc(MANY, 1024);
-
-	(void)state;
-	name_all("set", at, 1024);
-	for (unsigned k = 0; k < MANY; k++)
-		fill(one[k].name, one[k].segment.base, BYTES);
-	assert_int_equal(pc_set(ch, pages, MANY, 60000, results), 0);
-	expect_all(PC_HIT);
-	assert_int_equal(counts().sets, MANY);
-	assert_true(ch->credits <= 2 * CREDIT_STOCK_MAX);
-	memset(at, 0, MANY * 1024);
-	assert_int_equal(pc_get(ch, pages, 1000, 60000, results), 0);
-	for (unsigned k = 0; k < 1000; k++)
-		if (results[k] == PC_HIT)
-			assert_true(same(one[k].name, one[k].segment.base, 0, BYTES));
-	assert_true(counts().hits_local > 500);
-	free(at);
 }
 
 static void several_batches_are_in_flight_at_once(void **state)
@@ -174,8 +123,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(ten_thousand_pages_are_read_into_registered_memory),
-		RIG_TEST(ten_thousand_pages_go_through_staging),
-		RIG_TEST(ten_thousand_pages_are_stored_and_read_back),
 		RIG_TEST(several_batches_are_in_flight_at_once),
 		RIG_TEST(big_ops_fill_a_ring_without_overrunning_it),
 		RIG_TEST(a_deadline_ends_a_long_batch),

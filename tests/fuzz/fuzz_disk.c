@@ -5,24 +5,13 @@
  * with libFuzzer when built for it; otherwise main() replays a small corpus with bytes changed. One
  * thread.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "engine/disk/layout.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/require.h"
 
 static unsigned long accepted, refused;
-
-#define require(condition)                                                                         \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "does not hold: %s\n", #condition);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void check_block(const struct disk_block *block, const struct disk_geometry *geometry)
 {

@@ -6,15 +6,12 @@
  * for its beginning alone. Runs with libFuzzer when built for it; otherwise main() replays a small
  * corpus: whole, cut short, and with bytes changed. One thread.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "engine/control/observe/http_inner.h"
 #include "engine/control/observe/http_token_inner.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/require.h"
 
 #define TOKEN "0123456789abcdef"
 #define CODED "MTIzNDU2Nzg5YWJjZGVm" /* of all but the first character, which stands with "u:" */
@@ -34,15 +31,6 @@ static int parse(const uint8_t *data, size_t size, struct http_request *ret)
 	free(text);
 	return rc;
 }
-
-/* Says what does not hold: libFuzzer keeps the input. */
-#define require(condition)                                                                         \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "does not hold: %s\n", #condition);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 /* The request line of what was accepted, read in another way: from both of its ends. */
 static void check_line(const uint8_t *data, size_t size, const struct http_request *request)

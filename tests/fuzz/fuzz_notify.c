@@ -5,25 +5,13 @@
  * simple reading of the lines finds. Runs with libFuzzer when built for it; otherwise main()
  * replays a small corpus: whole, cut short, and with bytes changed. One thread.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "engine/keeper/notify.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/require.h"
 
 static unsigned long accepted, named, refused;
-
-/* Prints what does not hold and aborts, so that libFuzzer keeps the input. */
-#define require(condition)                                                                         \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "does not hold: %s\n", #condition);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 /*
  * Finds the line `field`, or with `prefix` a line that starts with it. Works on a copy that ends

@@ -7,8 +7,6 @@
  * token. Runs with libFuzzer when built for it; otherwise main() replays changes. One thread beside
  * the NIC's own, which has no connection.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -18,8 +16,7 @@
 #include "dv/setup.h"
 #include "dv/soft/soft.h"
 #include "dv/soft/tcp.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/require.h"
 
 #define REQUESTS_MAX 64u
 #define OPEN_BYTES 4096u
@@ -28,15 +25,6 @@ static uint8_t memory[2 * OPEN_BYTES]; /* the second half is registered for the 
 static struct dv_device *nic;
 static struct tcp_request valid;
 static unsigned long served, refused, closed;
-
-/* Says what does not hold: libFuzzer keeps the input. */
-#define require(condition)                                                                         \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "does not hold: %s\n", #condition);                        \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static void open_once(void)
 {

@@ -104,13 +104,6 @@ class Clear(harness.ClusterTest):
             harness.wait_for(lambda: engines.engine_pid(0) not in (None, self.pid), 60, "an engine")
         self.stop_cleanly(self.away(3, leave, come_back, keeper=True))
 
-    def test_a_host_that_was_frozen(self):
-        def come_back(engines):
-            engines.process[0].send_signal(signal.SIGCONT)
-            self.see(engines, 3, range(3))  # before, it may find its own
-        self.stop_cleanly(self.away(
-            3, lambda engines: harness.freeze(engines.process[0]), come_back))
-
     def stopped(self, nodes, number, **options):
         def leave(engines):
             engines.process[0].send_signal(number)
@@ -120,9 +113,6 @@ class Clear(harness.ClusterTest):
             engines.launch(0)
             engines.wait_ready(0)
         return self.away(nodes, leave, come_back, **options)
-
-    def test_a_host_that_comes_back_cold(self):
-        self.stop_cleanly(self.stopped(3, signal.SIGKILL))
 
     def test_a_host_with_a_disk_and_without_a_keeper(self):
         with harness.tempfile.TemporaryDirectory() as folder:

@@ -176,62 +176,6 @@ class Silent(SeedTest):
         self.until(lambda: engines.findings(0) == {}, "no finding is left")
         self.stop_cleanly(engines)
 
-    def test_an_engine_whose_members_are_all_frozen_is_not_green_until_one_is_back(self):
-        engines = self.begin(3)
-        engines.joined(3)
-        self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "ready")
-        for i in (1, 2):
-            harness.freeze(engines.process[i])
-            self.addCleanup(engines.process[i].send_signal, signal.SIGCONT)
-        self.until(lambda: engines.fetch(0, "/readyz")[0] == 503, "they are dead")
-        end = engines.status(0)["uptime_ms"] + 3000
-        while engines.status(0)["uptime_ms"] < end:
-            self.assertEqual((engines.ctl(0, "health")[0], engines.fetch(0, "/readyz")[0]),
-                             (2, 503))
-        for i in (1, 2):
-            engines.process[i].send_signal(signal.SIGCONT)
-        engines.joined(3)
-        self.until(lambda: engines.ctl(0, "health")[0] == 0, "green")
-        self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "it is ready")
-        self.stop_cleanly(engines)
-
-    def test_an_engine_that_may_be_alone_is_ready(self):
-        engines = self.begin(1, lambda _: [
-            f"cluster.seeds=127.0.0.1:{harness.cluster.free_port()}", "metrics.ready_alone=yes"])
-        self.assertEqual(engines.fetch(0, "/readyz")[0], 200)
-        self.until(lambda: "seeds_unmet" in engines.findings(0), "it is a finding all the same")
-        self.stop_cleanly(engines)
-
-    def test_the_head_whose_seeds_are_itself_is_healthy(self):
-        engines = Engines(1)
-        engines.settings_of = lambda i: [f"cluster.seeds=127.0.0.1:{engines.port[i]},"
-                                         f"localhost:{engines.port[i]}"]
-        self.addCleanup(engines.stop)
-        engines.start()
-        self.until(lambda: engines.fetch(0, "/readyz")[0] == 200, "ready")
-        self.until(lambda: engines.status(0)["uptime_ms"] > 7000, "seven seconds")
-        self.until(lambda: engines.findings(0) == {}, "it is well")
-        self.assertEqual(engines.fetch(0, "/readyz")[0], 200)
-        self.assertNotIn("led to no member", engines.log(0))
-        self.stop_cleanly(engines)
-
-    def test_addresses_of_ipv6_are_printed_as_seeds_take_them(self):
-        engines = Engines(2)
-        engines.settings_of = lambda i: ["cluster.address=::1",
-                                         f"cluster.seeds=[::1]:{engines.port[0]}"]
-        self.addCleanup(engines.stop)
-        engines.start()
-        engines.joined(2)
-        for i in range(2):
-            members = engines.ctl(i, "members")[1]
-            for port in engines.port:
-                self.assertIn(f" [::1]:{port} up", members)
-            self.assertRegex(engines.log(i), rf"\(\[::1\]:{engines.port[1 - i]}\)")
-        engines.kill(1)
-        self.until(lambda: f"([::1]:{engines.port[1]}) is down" in str(engines.findings(0)),
-                   "the finding has brackets")
-        self.stop_cleanly(engines)
-
 
 class Refused(SeedTest):
     def test_three_engines_that_refuse_each_other_say_so_until_one_fits(self):
@@ -264,21 +208,6 @@ class Refused(SeedTest):
             self.until(lambda: len(engines.findings(i).get("engine_refused", ())) == 1, "one")
             self.until(lambda: engines.fetch(i, "/readyz")[0] == 200, "ready")
         self.assertIn("blue", str(engines.findings(0)["engine_refused"]))
-        self.stop_cleanly(engines)
-
-    def test_both_know_of_a_name_that_a_third_engine_has(self):
-        names = ["host-0", "host-1", "host-1"]
-        engines = Engines(3)
-        engines.settings_of = lambda i: [f"engine.name={names[i]}",
-                                         f"cluster.seeds=127.0.0.1:{engines.port[0]}"]
-        self.addCleanup(engines.stop)
-        engines.start()
-        twin = 1 if self.until(lambda: next((i for i in (1, 2) if len(
-            engines.status(i)["members"]) == 1 and "engine_refused" in engines.findings(i)), 0),
-                               "one of both is refused") == 1 else 2
-        self.assertIn("refuses this one", str(engines.findings(twin)["engine_refused"]))
-        self.assertIn("is that of a live engine", str(engines.findings(0)["engine_refused"]))
-        self.until(lambda: engines.fetch(twin, "/readyz")[0] == 503, "the twin is not ready")
         self.stop_cleanly(engines)
 
 

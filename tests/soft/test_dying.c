@@ -14,7 +14,6 @@ static uint64_t clock_ns;
 
 static int setup(void **state)
 {
-	(void)state;
 	pair_open(&a, &b, "shm", 2);
 	clock_ns = 1000000000;
 	dv_soft_clock(a.device, &clock_ns);
@@ -26,7 +25,6 @@ static int teardown(void **state)
 {
 	struct dv_fault none = {.seed = 0};
 
-	(void)state;
 	dv_soft_faults(a.device, &none);
 	end_close(&a);
 	end_close(&b);
@@ -70,7 +68,6 @@ static void a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before
 	struct dv_soft_stats stats;
 	uint64_t ack_ns = dv_qp_ack_ns(a.qps[0]);
 
-	(void)state;
 	assert_int_equal(ack_ns, 4096u << DV_ACK_TIMEOUT);
 	fault((struct dv_fault){.lose = true});
 	read_some(0);
@@ -92,7 +89,6 @@ static void a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before
 
 static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **state)
 {
-	(void)state;
 	fault((struct dv_fault){.link_down = true, .silent = true, .dead = DV_DEAD_CQES});
 	read_some(0);
 	read_some(1);
@@ -109,7 +105,6 @@ static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **stat
 
 static void a_command_that_the_device_refuses_has_no_effect(void **state)
 {
-	(void)state;
 	fault((struct dv_fault){.link_down = true,
 		.silent = true,
 		.dead = DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_CUT});
@@ -130,7 +125,6 @@ static void a_cut_device_writes_nothing_even_if_reads_were_posted(void **state)
 	struct dv_qp *qp;
 	struct dv_sq *sq;
 
-	(void)state;
 	fault((struct dv_fault){
 		.link_down = true, .silent = true, .dead = DV_DEAD_ERROR | DV_DEAD_KILL});
 	read_some(0);
@@ -150,7 +144,6 @@ static void a_device_reports_its_death_once_and_still_reports_its_port(void **st
 {
 	struct dv_event event;
 
-	(void)state;
 	assert_int_equal(dv_event_next(a.device, &event), 0);
 	fault((struct dv_fault){.dead = DV_DEAD_SAYS_SO});
 	assert_int_equal(dv_event_next(a.device, &event), 1);

@@ -12,14 +12,12 @@ static struct end a, b;
 
 static int open_pair(void **state)
 {
-	(void)state;
 	pair_open(&a, &b, "shm", 2);
 	return 0;
 }
 
 static int close_pair(void **state)
 {
-	(void)state;
 	end_close(&a);
 	end_close(&b);
 	return 0;
@@ -128,7 +126,6 @@ static void more_than_two_gigabytes_are_a_local_length_error(void **state)
 {
 	struct dv_sge sges[2] = {good_sge(), good_sge()};
 
-	(void)state;
 	sges[0].bytes = 1u << 31;
 	sges[1].bytes = 1;
 	dv_post(a.sqs[0], DV_READ, (uintptr_t)b.memory, b.mr.rkey, sges, 2, DV_CE_ERROR_ONLY);
@@ -139,7 +136,6 @@ static void an_opcode_other_than_read_or_write_is_a_local_qp_operation_error(voi
 {
 	struct dv_soft_stats stats;
 
-	(void)state;
 	post((enum dv_opcode)MLX5_OPCODE_SEND, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_LOCAL_QP_OP);
 	dv_soft_stats(a.device, &stats);
@@ -151,7 +147,6 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 	struct dv_mr mr;
 	uint32_t old;
 
-	(void)state;
 	pair_good(registered(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, &mr));
 	old = mr.rkey;
 	pair_good(dv_mr_deregister(b.device, &mr));
@@ -170,7 +165,6 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 
 static void a_peer_in_error_exhausts_the_retries(void **state)
 {
-	(void)state;
 	dv_soft_patience(a.device, 0, 20);
 	pair_good(dv_qp_error(b.qps[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
@@ -179,7 +173,6 @@ static void a_peer_in_error_exhausts_the_retries(void **state)
 
 static void a_destroyed_peer_exhausts_the_retries(void **state)
 {
-	(void)state;
 	dv_soft_patience(a.device, 0, 20);
 	dv_qp_destroy(b.qps[0]);
 	b.qps[0] = b.qps[--b.qp_count];
@@ -191,7 +184,6 @@ static void a_new_queue_pair_of_a_peer_does_not_answer_its_old_partner(void **st
 {
 	struct card card;
 
-	(void)state;
 	dv_soft_patience(a.device, 0, 20);
 	end_renew(&b, 0);
 	end_card(&a, &card);
@@ -205,7 +197,6 @@ static void a_peer_does_not_answer_a_new_queue_pair_of_its_partner(void **state)
 {
 	struct card card;
 
-	(void)state;
 	dv_soft_patience(a.device, 0, 20);
 	end_renew(&a, 0);
 	end_card(&b, &card);
@@ -219,7 +210,6 @@ static void a_read_from_a_closed_peer_fails_at_once(void **state)
 {
 	static struct end c, d;
 
-	(void)state;
 	pair_open(&c, &d, "shm", 1);
 	dv_soft_patience(c.device, 3600000000000ull, 0);
 	end_post(&c, 0, DV_READ, 0, (uintptr_t)d.memory, d.mr.rkey, 64, DV_CE_ALWAYS);
@@ -234,7 +224,6 @@ static void the_retry_timeout_is_one_second_by_default(void **state)
 {
 	uint64_t before = clock_monotonic_ns();
 
-	(void)state;
 	pair_good(dv_qp_error(b.qps[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
@@ -243,7 +232,6 @@ static void the_retry_timeout_is_one_second_by_default(void **state)
 
 static void a_completed_read_survives_the_peer_destroying_its_queue_pair(void **state)
 {
-	(void)state;
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
@@ -263,7 +251,6 @@ static void a_completion_queue_overrun_breaks_the_queue(void **state)
 	struct dv_soft_stats stats;
 	struct card card;
 
-	(void)state;
 	end_open_with(&c, &options, 2, 64, 8);
 	end_card(&c, &card);
 	end_connect(&c, &card);
@@ -293,7 +280,6 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	struct dv_qp *qp = a.qps[0];
 	struct dv_sq *sq = NULL;
 
-	(void)state;
 	assert_int_equal(registered(a.device, NULL, 64, DV_LOCAL_WRITE, -1, &mr), -EINVAL);
 	assert_int_equal(registered(a.device, a.memory, 0, DV_LOCAL_WRITE, -1, &mr), -EINVAL);
 	assert_int_equal(registered(a.device, a.memory, 64, 0x80, -1, &mr), -EINVAL);
@@ -331,7 +317,6 @@ static void a_software_nic_without_descriptors_says_which_limit_to_raise(void **
 	struct rlimit usual, low;
 	int next = dup(0);
 
-	(void)state;
 	assert_true(next >= 0);
 	close(next);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);

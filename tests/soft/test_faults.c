@@ -285,7 +285,6 @@ static void the_same_seed_gives_the_same_completions(void **state)
 {
 	uint64_t trace[2] = {0, 0};
 
-	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
 		struct dv_fault fault = {.seed = 99,
 			.delay_steps_max = 9,

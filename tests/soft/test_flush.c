@@ -28,7 +28,6 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 	static struct end a, b;
 	struct dv_soft_stats stats;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	for (unsigned i = 0; i < 20; i++)
 		end_post(&a, 0, i % 2 ? DV_WRITE : DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
@@ -67,7 +66,6 @@ static void an_error_among_unsignalled_reads_is_reported_and_earlier_ones_are_do
 	static struct end a, b;
 	struct dv_fault fault = {.error_at = 3, .error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 1);
 	for (unsigned i = 0; i < 8; i++)
@@ -95,7 +93,6 @@ static void the_completion_of_the_last_read_covers_all_before_it(void **state)
 {
 	static struct end a, b;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 1);
 	for (unsigned i = 0; i < 8; i++)
@@ -117,7 +114,6 @@ static void executed_reads_complete_and_the_rest_is_flushed(void **state)
 	static struct end a, b;
 	struct dv_fault fault = {.seed = 3, .piece_bytes = 4096};
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 1);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 4096, DV_CE_ALWAYS);
@@ -146,7 +142,6 @@ static void a_delayed_completion_is_not_lost(void **state)
 	static struct end a, b;
 	struct dv_fault fault = {.seed = 3, .delay_steps_max = 100000};
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	dv_soft_faults(a.device, &fault);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
@@ -222,7 +217,6 @@ static void a_half_received_read_writes_nothing_after_it_was_flushed(void **stat
 	struct server server;
 	uint8_t byte;
 
-	(void)state;
 	server_open(&server);
 	end_open(&a, "tcp", 1);
 	pair_good(dv_qp_connect(a.qps[0], &server.address));
@@ -264,7 +258,6 @@ static void an_answer_of_another_length_closes_the_link(void **state)
 	struct server server;
 	uint8_t byte;
 
-	(void)state;
 	server_open(&server);
 	end_open(&a, "tcp", 1);
 	pair_good(dv_qp_connect(a.qps[0], &server.address));
@@ -286,7 +279,6 @@ static void a_read_from_a_silent_server_fails_after_the_timeout(void **state)
 	static struct end a;
 	struct server server;
 
-	(void)state;
 	server_open(&server);
 	end_open(&a, "tcp", 1);
 	dv_soft_patience(a.device, 100000000, 0);
@@ -329,7 +321,6 @@ static void setup_calls_neither_disturb_a_poll_core_nor_starve(void **state)
 	pthread_t thread;
 	void *count;
 
-	(void)state;
 	end_open(&a, "shm", 1);
 	end_card(&a, &card);
 	end_connect(&a, &card);

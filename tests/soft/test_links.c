@@ -325,7 +325,6 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 	struct card card;
 	static struct end a;
 
-	(void)state;
 	end_open(&a, "tcp", 1);
 	end_card(&a, &card);
 	end_connect(&a, &card);
@@ -371,7 +370,6 @@ static void a_request_over_tcp_reads_only_what_may_be_read(void **state)
 	struct dv_mr mr;
 	int fd;
 
-	(void)state;
 	end_open(&a, "tcp", 1);
 	end_card(&a, &card);
 	end_connect(&a, &card);

@@ -10,7 +10,6 @@ static void a_read_takes_a_round_trip_and_its_time_on_the_wire(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	open_model(&model);
 	read_many(0, 1, 100000);
 	assert_int_equal(by(1000000), 0);
@@ -25,7 +24,6 @@ static void reads_of_all_queues_share_the_link(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.still = true;
 	open_model(&model);
 	for (unsigned qp = 0; qp < END_QPS; qp++)
@@ -40,7 +38,6 @@ static void a_late_step_loses_no_link_time(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.still = true;
 	open_model(&model);
 	/*
@@ -60,7 +57,6 @@ static void every_packet_has_a_header(void **state)
 	struct port_model model = plain();
 	uint64_t wire = 0;
 
-	(void)state;
 	model.header_bytes = HEADER;
 	open_model(&model);
 	read_many(0, 1, 8 * 4096);
@@ -81,7 +77,6 @@ static void the_payload_rate_is_that_of_a_real_port(void **state)
 	struct port_model model = plain();
 	uint64_t start = 1000000, bytes = 0;
 
-	(void)state;
 	model.header_bytes = HEADER;
 	model.still = true;
 	open_model(&model);
@@ -102,7 +97,6 @@ static void a_model_may_move_only_small_messages(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.still = true;
 	open_model(&model);
 	read_at(0, 0, PAGE_UNIT, 0);
@@ -120,7 +114,6 @@ static void keys_and_bounds_are_checked_even_if_no_bytes_move(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.still = true;
 	open_model(&model);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory + END_BYTES - 4096, b.mr.rkey, 8192,
@@ -137,7 +130,6 @@ static void an_error_ends_reads_in_flight_at_once(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	open_model(&model);
 	read_many(0, 30, 4096);
 	by(1000000);
@@ -166,7 +158,6 @@ static void the_tcp_link_is_modelled_too(void **state)
 	struct port_model model = plain();
 	uint64_t deadline, start;
 
-	(void)state;
 	open_link(&model, "tcp");
 	connect_tcp();
 	deadline = clock_monotonic_ns() + PATIENCE_NS;
@@ -192,7 +183,6 @@ static void time_can_be_excluded_from_the_clock(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	open_model(&model);
 	read_many(0, 1, 100000);
 	assert_int_equal(by(1000000), 0);
@@ -215,7 +205,6 @@ static void an_invalid_model_is_refused(void **state)
 	struct dv_options options = {.name = "soft"};
 	struct dv_device *device = NULL;
 
-	(void)state;
 	options.model = plain();
 	options.model.mtu = 3000;
 	assert_int_equal(dv_open(&options, &device), -EINVAL);

@@ -10,14 +10,12 @@ static struct dv_soft_stats stats;
 
 static int open_pair(void **state)
 {
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	return 0;
 }
 
 static int close_pair(void **state)
 {
-	(void)state;
 	end_close(&a);
 	end_close(&b);
 	return 0;
@@ -54,7 +52,6 @@ static void write_doorbell(const void *first8)
 
 static void a_correct_batch_is_not_reported(void **state)
 {
-	(void)state;
 	post();
 	dv_ring(a.sqs[0]);
 	steps();
@@ -65,7 +62,6 @@ static void a_correct_batch_is_not_reported(void **state)
 
 static void a_missing_doorbell_executes_nothing_and_is_reported(void **state)
 {
-	(void)state;
 	post();
 	write_record(a.sqs[0]->pi);
 	steps();
@@ -79,7 +75,6 @@ static void a_missing_doorbell_executes_nothing_and_is_reported(void **state)
 
 static void a_record_not_updated_executes_nothing_and_is_reported(void **state)
 {
-	(void)state;
 	post();
 	write_doorbell(dv_sq_block(a.sqs[0], a.sqs[0]->last));
 	steps();
@@ -90,7 +85,6 @@ static void a_record_not_updated_executes_nothing_and_is_reported(void **state)
 
 static void a_record_that_is_one_short_is_reported(void **state)
 {
-	(void)state;
 	post();
 	post();
 	write_record(a.sqs[0]->pi - 1);
@@ -104,7 +98,6 @@ static void a_doorbell_with_another_queue_pair_s_number_is_reported(void **state
 {
 	uint64_t first8;
 
-	(void)state;
 	post();
 	write_record(a.sqs[0]->pi);
 	memcpy(&first8, dv_sq_block(a.sqs[0], 0), sizeof(first8));
@@ -117,7 +110,6 @@ static void a_doorbell_with_another_queue_pair_s_number_is_reported(void **state
 
 static void a_doorbell_in_the_same_half_twice_is_still_seen(void **state)
 {
-	(void)state;
 	/*
 	 * sets the distance of the doorbell register's halves to 0: a register that does not
 	 * alternate is allowed
@@ -142,7 +134,6 @@ static void expect_qp_operation_error(const uint64_t *counter)
 
 static void a_stale_index_fails_the_wqe(void **state)
 {
-	(void)state;
 	post();
 	dv_ring(a.sqs[0]);
 	steps();
@@ -162,7 +153,6 @@ static void another_queue_pair_s_number_in_the_wqe_fails_it(void **state)
 {
 	uint64_t right;
 
-	(void)state;
 	post();
 	memcpy(&right, dv_sq_block(a.sqs[0], 0), sizeof(right));
 	dv_sq_block(a.sqs[0], 0)[6] ^= 1;
@@ -174,7 +164,6 @@ static void another_queue_pair_s_number_in_the_wqe_fails_it(void **state)
 
 static void an_invalid_size_fails_the_wqe(void **state)
 {
-	(void)state;
 	post();
 	/* sets the WQE's length to 1 (in 16 bytes): the WQE has no address segment */
 	dv_sq_block(a.sqs[0], 0)[7] = 1;
@@ -188,7 +177,6 @@ static void segments_written_without_the_wrap_are_detected(void **state)
 	struct dv_sge sges[3];
 	uint8_t *past;
 
-	(void)state;
 	for (unsigned i = 0; i < 63; i++)
 		post();
 	dv_ring(a.sqs[0]);
@@ -212,7 +200,6 @@ static void segments_written_without_the_wrap_are_detected(void **state)
 
 static void posting_more_than_the_queue_holds_is_reported(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 65; i++) {
 		/* makes the post function believe that every earlier WQE is complete */
 		a.sqs[0]->ci = i;
@@ -241,7 +228,6 @@ static void a_poll_with_the_wrong_owner_bit_sees_completions_twice(void **state)
 	static struct end c;
 	struct card card;
 
-	(void)state;
 	end_open_with(&c, &options, 1, 64, 4);
 	end_card(&c, &card);
 	end_connect(&c, &card);
@@ -262,7 +248,6 @@ static void a_consumer_index_never_written_overruns_the_queue(void **state)
 	static struct end c;
 	struct card card;
 
-	(void)state;
 	end_open_with(&c, &options, 1, 64, 4);
 	end_card(&c, &card);
 	end_connect(&c, &card);

@@ -9,14 +9,12 @@ static struct end a, b;
 
 static int open_pair(void **state)
 {
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	return 0;
 }
 
 static int close_pair(void **state)
 {
-	(void)state;
 	end_close(&a);
 	end_close(&b);
 	return 0;
@@ -46,7 +44,6 @@ static void a_head_does_not_validate_a_retransmitted_payload(void **state)
 	struct dv_fault fault = {.seed = 1, .retransmit_percent = 100};
 	struct dv_soft_stats stats;
 
-	(void)state;
 	dv_soft_faults(a.device, &fault);
 	write_page(1);
 	post_pair();
@@ -67,7 +64,6 @@ static void at_most_sixteen_reads_are_in_flight(void **state)
 {
 	struct dv_fault fault = {.seed = 11, .delay_steps_max = 100000};
 
-	(void)state;
 	memset(b.memory, 3, 64);
 	dv_soft_faults(a.device, &fault); /* the fault delays completions by up to 100000 steps */
 	for (unsigned i = 0; i < 30; i++)
@@ -88,7 +84,6 @@ static void a_large_read_can_be_torn_and_the_head_shows_it(void **state)
 {
 	struct dv_fault fault = {.seed = 2, .piece_bytes = 1024};
 
-	(void)state;
 	dv_soft_faults(a.device, &fault);
 	write_page(1);
 	post_pair();
@@ -105,7 +100,6 @@ static void pieces_are_moved_in_either_direction(void **state)
 	struct dv_fault fault = {.piece_bytes = 1024};
 	unsigned forward = 0, backward = 0;
 
-	(void)state;
 	for (fault.seed = 1; fault.seed <= 20; fault.seed++) {
 		dv_soft_faults(a.device, &fault);
 		memset(a.memory, 0, BYTES);

@@ -9,7 +9,6 @@ static void a_queue_has_sixteen_reads_in_flight(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	open_model(&model);
 	read_many(0, 17, 50);
 	by(1000000);
@@ -24,7 +23,6 @@ static void a_model_may_allow_fewer_reads(void **state)
 	struct port_model model = plain();
 	struct dv_attributes attributes;
 
-	(void)state;
 	model.reads_per_qp = 4;
 	open_model(&model);
 	dv_attributes(a.device, &attributes);
@@ -40,7 +38,6 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.qp_messages_per_s = 1000000; /* each queue: one message per microsecond */
 	model.messages_per_s = 4000000;    /* the port: one message per 250 ns */
 	open_model(&model);
@@ -64,7 +61,6 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
 {
 	struct port_model model = plain();
 
-	(void)state;
 	model.still = true;
 	open_model(&model);
 	read_many(0, 2, 1000000); /* each READ takes 20 us of link time */

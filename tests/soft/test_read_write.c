@@ -10,7 +10,6 @@ static void read_moves_the_bytes_and_gives_one_completion(void **state)
 	struct end a, b;
 	uint32_t index;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 1);
 	index = end_post(
@@ -35,7 +34,6 @@ static void write_moves_the_bytes(void **state)
 {
 	struct end a, b;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&a, 9);
 	end_post(&a, 0, DV_WRITE, 0, (uintptr_t)b.memory + 4096, b.mr.rkey, 70000, DV_CE_ALWAYS);
@@ -59,7 +57,6 @@ static void scattered_reads_wrap_the_queue_many_times(void **state)
 	struct card card_a, card_b;
 	unsigned count = 0;
 
-	(void)state;
 	end_open_with(&a, &options, 1, 8, 8);
 	end_open_with(&b, &options, 1, 8, 8);
 	end_card(&a, &card_a);
@@ -95,7 +92,6 @@ static void only_signalled_wqes_have_completions(void **state)
 	struct end a, b;
 	struct dv_soft_stats stats;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	for (unsigned i = 0; i < 40; i++)
 		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory, b.mr.rkey, 64,
@@ -121,7 +117,6 @@ static void a_read_of_no_bytes_completes(void **state)
 {
 	struct end a, b;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	/* a READ without data segments: its rkey is not checked */
 	dv_post(a.sqs[0], DV_READ, 0, 0, NULL, 0, DV_CE_ALWAYS);
@@ -137,7 +132,6 @@ static void a_nic_can_read_from_itself(void **state)
 	struct card card;
 	struct end a;
 
-	(void)state;
 	end_open(&a, "shm", 1);
 	end_card(&a, &card);
 	end_connect(&a, &card);
@@ -156,7 +150,6 @@ static void a_read_waits_for_the_other_end_to_connect(void **state)
 	struct card card_a, card_b;
 	struct dv_soft_stats stats;
 
-	(void)state;
 	end_open(&a, "shm", 1);
 	end_open(&b, "shm", 1);
 	end_card(&a, &card_a);
@@ -183,7 +176,6 @@ static void the_indices_wrap_past_sixteen_bits(void **state)
 	struct end a, b;
 	unsigned posted = 0;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 77);
 	while (posted < 70000) {
@@ -207,7 +199,6 @@ static void a_new_queue_pair_starts_from_zero_and_works(void **state)
 	struct end a, b;
 	struct card card_a, card_b;
 
-	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	for (unsigned round = 0; round < 3; round++) {
 		uint32_t number = dv_qp_number(a.qps[0]);

@@ -19,7 +19,6 @@ static struct side s;
 
 static int setup(void **state)
 {
-	(void)state;
 	side_open(&s);
 	memset(s.local, UNTOUCHED, SIDE_BYTES);
 	for (unsigned i = 0; i < SIDE_BYTES; i++)
@@ -29,7 +28,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	side_close(&s);
 	return 0;
 }
@@ -61,7 +59,6 @@ static void reads_of_one_doorbell_each_get_their_own_bytes(void **state)
 	static const uint32_t sizes[] = {PAGE, 32, 1, PAGE - 1, 3 * PAGE, 64, 100, 2 * PAGE};
 	uint32_t seed = 1;
 
-	(void)state;
 	for (unsigned round = 0; round < 200; round++) {
 		uint32_t from[READS], bytes[READS], half = READS * 4 * PAGE;
 		uint32_t base = round % 2 * half;
@@ -92,7 +89,6 @@ static void reads_of_one_doorbell_each_get_their_own_bytes(void **state)
 
 static void reads_of_several_segments_are_scattered(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < READS; i++) {
 		uint64_t at = (uintptr_t)s.local + i * 2 * PAGE;
 		struct dv_sge sge[3] = {{at, 10, s.local_mr.lkey}, {at + 100, 1, s.local_mr.lkey},
@@ -117,7 +113,6 @@ static void reads_of_several_segments_are_scattered(void **state)
 /* Each WRITE sends the bytes that the READ before it has read; the next READ gets them back. */
 static void reads_and_writes_take_turns(void **state)
 {
-	(void)state;
 	for (unsigned round = 0; round < 100; round++) {
 		memset(s.remote, (int)round, PAGE);
 		for (uint32_t i = 0; i < 8; i++) {
@@ -156,7 +151,6 @@ static void a_head_is_never_older_than_the_payload_before_it(void **state)
 	uint32_t stop = 0, words = PAGE / sizeof(*word);
 	pthread_t writer;
 
-	(void)state;
 	memset(s.remote, 0, 9 * PAGE);
 	assert_int_equal(pthread_create(&writer, NULL, bump, &stop), 0);
 	for (unsigned round = 0; round < 300; round++) {
@@ -208,7 +202,6 @@ static void again(void)
 
 static void a_bad_key_stops_the_batch_there(void **state)
 {
-	(void)state;
 	for (unsigned bad = 0; bad < READS; bad++) {
 		for (unsigned i = 0; i < READS; i++) {
 			struct dv_sge sge = {(uintptr_t)s.local + i * 2 * PAGE, PAGE,
@@ -226,7 +219,6 @@ static void a_bad_key_stops_the_batch_there(void **state)
 
 static void a_source_past_its_region_stops_the_batch_there(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < READS; i++)
 		post(DV_READ, i * 2 * PAGE, i == 5 ? SIDE_BYTES - PAGE + 1 : i * PAGE, PAGE, 0);
 	ends_at(5, DV_SYNDROME_REMOTE_ACCESS);
@@ -236,7 +228,6 @@ static void a_source_past_its_region_stops_the_batch_there(void **state)
 /* All remote bytes are adjacent: they form one piece, which ends early at an unmapped page. */
 static void an_unmapped_source_page_stops_the_batch_there(void **state)
 {
-	(void)state;
 	for (unsigned bad = 0; bad < READS; bad += 5) {
 		for (unsigned i = 0; i < READS; i++)
 			post(DV_READ, i * 2 * PAGE, i * PAGE, PAGE, 0);
@@ -248,7 +239,6 @@ static void an_unmapped_source_page_stops_the_batch_there(void **state)
 
 static void an_unmapped_destination_stops_the_batch_there(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < READS; i++)
 		post(DV_READ, i * 2 * PAGE, i * PAGE, PAGE, 0);
 	hide(s.local + 2 * 9 * PAGE);

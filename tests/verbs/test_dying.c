@@ -30,14 +30,12 @@ static struct side s;
 
 static int setup(void **state)
 {
-	(void)state;
 	side_open(&s);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	side_close(&s);
 	return 0;
 }
@@ -61,7 +59,6 @@ static void dies(unsigned dead)
 
 static void without_completions_destroying_a_queue_pair_proves_it_stopped(void **state)
 {
-	(void)state;
 	dies(DV_DEAD_CQES);
 	read_some();
 	good(dv_qp_error(s.hot));
@@ -77,7 +74,6 @@ static void without_completions_destroying_a_queue_pair_proves_it_stopped(void *
 
 static void a_refused_transition_and_a_refused_destroy_are_reported(void **state)
 {
-	(void)state;
 	dies(DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL);
 	read_some();
 	assert_int_equal(dv_qp_error(s.hot), -EIO);
@@ -92,7 +88,6 @@ static void a_refused_transition_and_a_refused_destroy_are_reported(void **state
  */
 static void the_environment_cannot_turn_a_failed_destroy_into_success(void **state)
 {
-	(void)state;
 	/* dv_open() removed the variable from the environment */
 	assert_null(getenv("RDMAV_ALLOW_DISASSOC_DESTROY"));
 	dies(DV_DEAD_KILL);
@@ -114,7 +109,6 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	struct dv_qp *qp;
 	struct dv_sq *sq;
 
-	(void)state;
 	__lsan_disable();
 	good(dv_open(&options, &device));
 	good(dv_cq_create(device, 64, &cq));
@@ -214,7 +208,6 @@ static void a_removed_device_is_opened_anew_when_it_is_back(void **state)
 	struct reader *r = calloc(1, sizeof(*r));
 	struct dv_mr old, other;
 
-	(void)state;
 	__lsan_disable();
 	good(dv_open(&options, &r->device));
 	reader_begin(r);
@@ -267,7 +260,6 @@ static void a_device_without_queue_pairs_is_cut_and_opened_anew(void **state)
 	struct dv_options options = {.name = "mlx5_2", .gid_index = -1, .later = true};
 	struct reader *r = calloc(1, sizeof(*r));
 
-	(void)state;
 	__lsan_disable();
 	good(dv_open(&options, &r->device));
 	for (unsigned life = 0; life < 3; life++) {
@@ -284,7 +276,6 @@ static void failure_events_name_the_device_or_the_queue_pair(void **state)
 {
 	struct dv_event got;
 
-	(void)state;
 	soft_connectx_qp_fails(0, dv_qp_number(s.hot));
 	got = event();
 	assert_int_equal(got.kind, DV_EVENT_QP_ERROR);
@@ -304,7 +295,6 @@ static void the_path_options_reach_the_device(void **state)
 		.ack_timeout = 13};
 	uint32_t label[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr unused;
 		struct ibv_qp_attr attr;

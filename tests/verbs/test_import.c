@@ -108,7 +108,6 @@ static int setup(void **state)
 	char number[16];
 	int pair[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
 	snprintf(number, sizeof(number), "%d", pair[1]);
 	child.pid = fork();
@@ -140,7 +139,6 @@ static int teardown(void **state)
 {
 	struct ibv_mr *mr = ibv_import_mr(s.near->pd, theirs.handle);
 
-	(void)state;
 	if (mr)
 		assert_int_equal(ibv_dereg_mr(mr), 0);
 	end_child();
@@ -161,7 +159,6 @@ static int read_into(uint32_t lkey, uint64_t at, uint32_t bytes)
 
 static void the_nic_writes_into_memory_of_the_other_process(void **state)
 {
-	(void)state;
 	memset(s.remote, 0x5a, SIDE_BYTES);
 	assert_int_equal(read_into(theirs.lkey, theirs.at + SIDE_BYTES / 4, SIDE_BYTES / 2), 0);
 	assert_int_equal(ask(&(struct order){.expect = 0x5a}, -1).error, 0);
@@ -176,7 +173,6 @@ static void a_dead_process_loses_the_bytes_and_its_region_stays(void **state)
 	struct ibv_mr *mr;
 	int handle = (int)theirs.handle;
 
-	(void)state;
 	end_child();
 	assert_int_equal(read_into(theirs.lkey, theirs.at, SIDE_BYTES), 0);
 	mr = ibv_import_mr(s.near->pd, (uint32_t)handle);
@@ -196,7 +192,6 @@ static void a_key_of_another_domain_is_refused(void **state)
 		&(struct order){pd->handle, IBV_ACCESS_LOCAL_WRITE, 0}, s.near->context->cmd_fd);
 	struct ibv_mr *mr = ibv_import_mr(s.near->pd, other.handle);
 
-	(void)state;
 	assert_int_equal(other.error, 0);
 	assert_int_equal(ibv_dealloc_pd(pd), EBUSY);
 	assert_int_equal(read_into(other.lkey, other.at, SIDE_BYTES), DV_SYNDROME_LOCAL_PROTECTION);
@@ -206,7 +201,6 @@ static void a_key_of_another_domain_is_refused(void **state)
 
 static void what_a_kernel_refuses_is_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(ask(&(struct order){s.near->pd->handle, IBV_ACCESS_REMOTE_WRITE, 0},
 				 s.near->context->cmd_fd)
 				 .error,
@@ -224,7 +218,6 @@ static void a_copy_of_the_descriptor_keeps_the_objects(void **state)
 {
 	int copy = dup(s.near->context->cmd_fd);
 
-	(void)state;
 	end_child();
 	assert_int_equal(ibv_dereg_mr(ibv_import_mr(s.near->pd, theirs.handle)), 0);
 	side_close(&s);

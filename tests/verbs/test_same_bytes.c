@@ -22,7 +22,6 @@ static uint32_t ibv_pi; /* WQEBBs posted through libmlx5, whose own producer ind
 
 static int setup(void **state)
 {
-	(void)state;
 	side_open(&s);
 	ibv_pi = 0;
 	return 0;
@@ -30,7 +29,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	side_close(&s);
 	return 0;
 }
@@ -197,7 +195,6 @@ static void reads_and_writes_of_every_shape_are_the_same(void **state)
 		{.opcode = DV_READ, .sges = 1, .bytes = {SIDE_BYTES}},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(works) / sizeof(works[0]); i++)
 		both(&works[i], 1);
 }
@@ -207,7 +204,6 @@ static void any_number_of_segments_at_any_position_is_the_same(void **state)
 {
 	static const struct work one = {.opcode = DV_READ, .sges = 1, .bytes = {64}};
 
-	(void)state;
 	for (unsigned sges = 1; sges <= DV_SGES_MAX; sges++) {
 		struct work work = {.opcode = sges % 2 ? DV_READ : DV_WRITE, .sges = sges};
 
@@ -225,7 +221,6 @@ static void a_read_moves_the_bytes_unchanged(void **state)
 {
 	static const struct work read = {.opcode = DV_READ, .sges = 2, .bytes = {4096, 100}};
 
-	(void)state;
 	for (unsigned i = 0; i < 8192; i++)
 		s.remote[i] = (uint8_t)(i * 7 + 1);
 	both(&read, 1);
@@ -237,7 +232,6 @@ static void the_queue_wraps_the_same_in_the_middle_of_a_wqe(void **state)
 	static const struct work one = {.opcode = DV_READ, .sges = 1, .bytes = {64}};
 	static const struct work three = {.opcode = DV_WRITE, .sges = 3, .bytes = {9, 9, 9}};
 
-	(void)state;
 	for (unsigned i = 0; i < SIDE_DEPTH - 1; i++)
 		both(&one, 1);
 	assert_int_equal(s.sq->pi % SIDE_DEPTH, SIDE_DEPTH - 1);
@@ -255,7 +249,6 @@ static void unsignalled_work_completes_with_the_next_signalled_wqe(void **state)
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < 20; i++)
 		both(works, 4);
 }
@@ -279,14 +272,12 @@ static void fails_with(struct work work, uint8_t syndrome)
 
 static void a_bad_rkey_fails_and_flushes_the_same(void **state)
 {
-	(void)state;
 	fails_with((struct work){.opcode = DV_READ, .sges = 1, .bytes = {64}, .rkey_off = 1},
 		DV_SYNDROME_REMOTE_ACCESS);
 }
 
 static void a_remote_address_past_its_region_fails_and_flushes_the_same(void **state)
 {
-	(void)state;
 	fails_with((struct work){.opcode = DV_WRITE,
 			   .sges = 1,
 			   .bytes = {64},
@@ -297,7 +288,6 @@ static void a_remote_address_past_its_region_fails_and_flushes_the_same(void **s
 
 static void a_bad_lkey_fails_and_flushes_the_same(void **state)
 {
-	(void)state;
 	fails_with((struct work){.opcode = DV_READ, .sges = 2, .bytes = {8, 8}, .lkey_off = 1},
 		DV_SYNDROME_LOCAL_PROTECTION);
 }
@@ -312,7 +302,6 @@ static void a_stopped_peer_fails_and_flushes_the_same(void **state)
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}, .syndrome = DV_SYNDROME_FLUSHED},
 	};
 
-	(void)state;
 	good(dv_qp_error(s.answers[0]));
 	good(dv_qp_error(s.answers[1]));
 	both(works, 2);
@@ -323,7 +312,6 @@ static void a_queue_pair_that_starts_anew_writes_the_same_bytes(void **state)
 	static const struct work read = {.opcode = DV_READ, .sges = 1, .bytes = {64}};
 	static const struct work bad = {.opcode = DV_READ, .sges = 1, .bytes = {64}, .rkey_off = 1};
 
-	(void)state;
 	for (unsigned round = 0; round < 3; round++) {
 		fails_with(bad, DV_SYNDROME_REMOTE_ACCESS);
 		side_reconnect(&s);

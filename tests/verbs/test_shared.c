@@ -40,7 +40,6 @@ static uint8_t *map(int fd, uint64_t offset, uint64_t bytes, void *at, int flags
 
 static int setup(void **state)
 {
-	(void)state;
 	side_open(&s);
 	file = new_file(2 * SIDE_BYTES, F_SEAL_SHRINK);
 	mapped = map(file, 64 * PAGE, SIDE_BYTES, NULL, MAP_SHARED);
@@ -60,7 +59,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	good(dv_mr_deregister(s.far, &mr));
 	munmap(mapped, SIDE_BYTES);
 	close(file);
@@ -115,7 +113,6 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	uint8_t *at = mmap(NULL, 16 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint64_t offset = 77;
 
-	(void)state;
 	map(sealed, 2 * PAGE, 3 * PAGE, at, MAP_SHARED);
 	assert_true(shared(at, 3 * PAGE, &offset) >= 0);
 	assert_int_equal(offset, 2 * PAGE);
@@ -160,7 +157,6 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 
 static void reads_get_the_bytes_at_their_place_in_the_file(void **state)
 {
-	(void)state;
 	until_mapped(DV_READ);
 	for (unsigned i = 0; i < 32; i++)
 		post_in(&mr, DV_READ, i * 2 * PAGE, i * 5000, PAGE + i);
@@ -182,7 +178,6 @@ static void reads_get_the_bytes_at_their_place_in_the_file(void **state)
 
 static void after_an_unmapped_page_no_mapped_memory_is_read(void **state)
 {
-	(void)state;
 	until_mapped(DV_READ);
 	memset(s.local, UNTOUCHED, PAGE);
 	for (unsigned i = 0; i < 3; i++)
@@ -201,7 +196,6 @@ static void after_an_unmapped_page_no_mapped_memory_is_read(void **state)
 
 static void rights_and_bounds_are_those_of_the_region(void **state)
 {
-	(void)state;
 	until_mapped(DV_READ);
 	post_in(&mr, DV_READ, 0, SIDE_BYTES - PAGE, PAGE);
 	do_all(1);
@@ -218,7 +212,6 @@ static void deregistered_memory_is_never_read_later(void **state)
 	uint32_t big = SIDE_BYTES / 2, failed = 0;
 	struct dv_sq *unused;
 
-	(void)state;
 	for (unsigned round = 0; round < 300; round++) {
 		memset(mapped, 0xaa, SIDE_BYTES);
 		post_in(&mr, DV_READ, 0, 0, big);

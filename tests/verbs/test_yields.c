@@ -31,7 +31,6 @@ static void a_thread_that_yields_executes_its_reads(void **state)
 	uint64_t from_ns = now_ns();
 	unsigned round = 0;
 
-	(void)state;
 	side_open(&s);
 	while (soft_connectx_yield_ns() == 0) {
 		read_once(round++);
@@ -54,7 +53,6 @@ static void devices_close_while_a_thread_yields(void **state)
 	uint32_t stop = 0;
 	pthread_t yielder;
 
-	(void)state;
 	assert_int_equal(pthread_create(&yielder, NULL, yield_on, &stop), 0);
 	for (unsigned round = 0; round < 20; round++) {
 		side_open(&s);

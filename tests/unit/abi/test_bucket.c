@@ -15,7 +15,6 @@ static struct page_key key_of(uint64_t i)
 
 static void the_other_bucket_differs_and_the_mapping_is_its_own_inverse(void **state)
 {
-	(void)state;
 	for (uint32_t bits = 1; bits <= 31; bits++)
 		for (uint64_t i = 0; i < 20000; i++) {
 			struct page_key key = key_of(i);
@@ -33,7 +32,6 @@ static void a_shard_with_one_bucket_has_it_as_first_and_other(void **state)
 {
 	struct page_key key = key_of(1);
 
-	(void)state;
 	assert_int_equal(dir_bucket_first(&key, 0), 0);
 	assert_int_equal(dir_bucket_other(0, dir_tag(&key), 0), 0);
 }
@@ -42,7 +40,6 @@ static void a_tag_is_never_zero(void **state)
 {
 	struct page_key zero = {{5, 0}}, high = {{5, 0xffffffff00000000ull}};
 
-	(void)state;
 	assert_int_not_equal(dir_tag(&zero), 0);
 	assert_int_not_equal(dir_tag(&high), 0);
 }
@@ -52,7 +49,6 @@ static void keys_spread_over_the_buckets(void **state)
 	static uint32_t count[1024];
 	uint32_t most = 0;
 
-	(void)state;
 	for (uint64_t i = 0; i < 64 * 1024; i++) {
 		struct page_key key = key_of(i);
 		uint32_t first = dir_bucket_first(&key, 10);
@@ -69,7 +65,6 @@ static void a_tombstone_is_not_empty(void **state)
 {
 	struct bucket b = {0};
 
-	(void)state;
 	assert_true(bucket_has_empty(&b));
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++)
 		b.entry[i] = (struct dir_entry){.tag = 0, .generation = 1};
@@ -85,7 +80,6 @@ static void a_copy_has_every_entry(void **state)
 {
 	struct bucket b, copy;
 
-	(void)state;
 	for (uint32_t i = 0; i < BUCKET_ENTRIES; i++)
 		b.entry[i] = (struct dir_entry){4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4};
 	copy = bucket_load(&b);

@@ -15,7 +15,6 @@
 
 static void buckets_follow_each_other_without_a_gap(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
 		uint64_t lower = latency_lower_ns(i);
 
@@ -45,7 +44,6 @@ static void a_percentile_is_an_upper_bound_and_close(void **state)
 	const char *given = getenv("SEED");
 	unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : 20261122;
 
-	(void)state;
 	print_message("seed %u\n", seed);
 	srand(seed);
 	assert_int_equal(latency_quantile_ns(bucket, 500), 0);
@@ -67,7 +65,6 @@ static void the_largest_bucket_gives_its_lower_bound(void **state)
 {
 	uint64_t bucket[LATENCY_BUCKETS] = {[LATENCY_BUCKETS - 1] = 1};
 
-	(void)state;
 	assert_true(latency_quantile_ns(bucket, 500) == 1ull << 36);
 	bucket[0] = 999;
 	assert_int_equal(latency_quantile_ns(bucket, 999), 1024);

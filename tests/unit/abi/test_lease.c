@@ -14,7 +14,6 @@ static void the_lease_is_95_percent_of_limbo(void **state)
 {
 	const uint64_t t0 = 123456789;
 
-	(void)state;
 	assert_true(lease_valid(t0, t0, L));
 	assert_true(lease_valid(t0, t0 + 19000000 - 1, L));
 	assert_false(lease_valid(t0, t0 + 19000000, L));
@@ -26,7 +25,6 @@ static void the_lease_is_95_percent_of_limbo(void **state)
 
 static void a_limbo_that_is_no_multiple_of_100_ns_is_rounded_down(void **state)
 {
-	(void)state;
 	assert_true(lease_valid(0, 94, 100));
 	assert_false(lease_valid(0, 95, 100));
 	assert_true(lease_valid(0, 94, 199));
@@ -36,7 +34,6 @@ static void a_limbo_that_is_no_multiple_of_100_ns_is_rounded_down(void **state)
 
 static void without_limbo_nothing_is_valid(void **state)
 {
-	(void)state;
 	assert_false(lease_valid(0, 0, 0));
 	assert_false(lease_valid(5, 5, 0));
 	assert_false(lease_valid(5, 6, 0));
@@ -45,7 +42,6 @@ static void without_limbo_nothing_is_valid(void **state)
 /* A difference that wrapped is a huge one, and one that wraps to a small number is refused too. */
 static void times_in_the_wrong_order_prove_nothing(void **state)
 {
-	(void)state;
 	assert_false(lease_valid(1001, 1000, L));
 	assert_false(lease_valid(UINT64_MAX, 0, L));
 	assert_false(lease_valid(UINT64_MAX - 5, 5, L));
@@ -55,7 +51,6 @@ static void times_in_the_wrong_order_prove_nothing(void **state)
 
 static void an_announced_limbo_is_bounded(void **state)
 {
-	(void)state;
 	assert_int_equal(lease_bounded(0), 0);
 	assert_int_equal(lease_bounded(1), 1);
 	assert_int_equal(lease_bounded(LEASE_NS_MAX), LEASE_NS_MAX);

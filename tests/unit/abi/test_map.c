@@ -30,7 +30,6 @@ static struct map_shared *shared;
 
 static int setup(void **state)
 {
-	(void)state;
 	shared = aligned_alloc(64, sizeof(*shared));
 	memset(shared, 0, sizeof(*shared));
 	return !shared;
@@ -38,7 +37,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(shared);
 	return 0;
 }
@@ -63,7 +61,6 @@ static void a_word_names_owners(void **state)
 {
 	struct map_owners owners;
 
-	(void)state;
 	for (uint32_t n = 0; n < 26; n++)
 		shared->owner[n] = member_of(n + 1);
 	shared->slot[7] = slot_of("bdfh");
@@ -83,7 +80,6 @@ static void garbage_names_no_more_owners_than_there_is_room_for(void **state)
 {
 	struct map_owners owners;
 
-	(void)state;
 	srand(1);
 	for (unsigned i = 0; i < OWNERS_MAX; i++)
 		for (unsigned k = 0; k < 8; k++)
@@ -102,7 +98,6 @@ static void members_out_of_range_are_none(void **state)
 		.ref = 1, .peer = NODES_MAX - 1, .rails = RAILS_MAX, .bucket_bits = 31};
 	struct map_member m = sane;
 
-	(void)state;
 	assert_true(map_member_sane(&m));
 	m.ref = 0;
 	assert_false(map_member_sane(&m));
@@ -121,7 +116,6 @@ static void the_slots_of_hashed_keys_are_all_used_and_independent_of_the_tag(voi
 {
 	static unsigned count[MAP_SLOTS / 256], same;
 
-	(void)state;
 	for (uint64_t i = 0; i < 100000; i++) {
 		struct page_key key = {{map_mix(2 * i + 1), map_mix(2 * i + 2)}};
 
@@ -163,7 +157,6 @@ static void a_number_that_changes_its_member_during_the_load_is_noticed(void **s
 {
 	static void (*const changes[])(unsigned) = {within_a_change, two_changes};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct map_owners owners;
 
@@ -202,7 +195,6 @@ static void a_reader_finds_the_members_that_the_word_means(void **state)
 	uint32_t stop = 0;
 	pthread_t thread;
 
-	(void)state;
 	shared->owner[0] = member_of(1);
 	shared->owner[1] = member_of(2);
 	shared->slot[5] = slot_of("a");

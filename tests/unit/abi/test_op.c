@@ -11,7 +11,6 @@
 
 static void segments_and_region_share_a_word(void **state)
 {
-	(void)state;
 	for (uint32_t segments = 1; segments <= SEGMENTS_MAX; segments++)
 		for (uint32_t region = 0; region < REGIONS_EXPORTED; region++) {
 			uint16_t word = op_pack(segments, region);
@@ -36,7 +35,6 @@ static void a_deadline_is_decoded_correctly_where_its_low_bits_wrap(void **state
 {
 	const uint64_t wrap_ns = (uint64_t)OP_TIME_NS << 32;
 
-	(void)state;
 	assert_same_deadline(NOW_NS, NOW_NS);
 	for (uint64_t now_ns = 7 * wrap_ns - 3000; now_ns < 7 * wrap_ns + 3000; now_ns += 333) {
 		assert_same_deadline(now_ns, now_ns);
@@ -47,7 +45,6 @@ static void a_deadline_is_decoded_correctly_where_its_low_bits_wrap(void **state
 
 static void the_pages_of_a_publish_lie_behind_its_op_without_gaps(void **state)
 {
-	(void)state;
 	for (uint32_t i = 1; i < CTL_PAGES_MAX; i++) {
 		size_t at = ctl_page_line(i) * sizeof(struct ctl_op) +
 			    ctl_page_half(i) * sizeof(struct ctl_page);

@@ -14,7 +14,6 @@ static const struct page_key key = {{11, 22}}, other = {{11, 23}}, no_key = {{0,
 
 static void a_place_contains_its_rail_and_unit(void **state)
 {
-	(void)state;
 	for (uint32_t rail = 0; rail < RAILS_MAX; rail++)
 		for (uint32_t unit = 1; unit < PAGE_UNITS_MAX; unit = unit * 3 + 1) {
 			uint32_t place = place_make(rail, unit);
@@ -35,7 +34,6 @@ static void a_published_head_matches_its_own_key_generation_and_length_only(void
 {
 	struct page_head shared = {.generation = 5}, head;
 
-	(void)state;
 	page_head_publish(&shared, &key, 4096);
 	head = page_head_load(&shared);
 	assert_true(page_head_is(&head, &key, 5, 4096));
@@ -49,7 +47,6 @@ static void a_retired_head_matches_no_key_and_has_a_new_generation(void **state)
 {
 	struct page_head shared = {.generation = UINT32_MAX}, head;
 
-	(void)state;
 	page_head_publish(&shared, &key, 4096);
 	assert_int_equal(page_head_retire(&shared), 0);
 	head = page_head_load(&shared);
@@ -63,7 +60,6 @@ static void a_key_published_again_in_its_old_place_has_a_new_generation(void **s
 	struct page_head shared = {.generation = 5}, head;
 	uint32_t generation;
 
-	(void)state;
 	page_head_publish(&shared, &key, 4096);
 	generation = page_head_retire(&shared);
 	page_head_publish(&shared, &key, 4096);
@@ -76,7 +72,6 @@ static void a_proof_is_of_every_word_of_the_head_and_ends_with_the_generation(vo
 {
 	struct page_head shared = {.generation = 5}, head, torn;
 
-	(void)state;
 	page_head_prove(&shared, &key, 4096, 0xe3069283);
 	head = page_head_load(&shared);
 	assert_false(page_head_is_proven(&head));

@@ -26,7 +26,6 @@ static void probes_without_sdt_evaluate_no_argument(void **state)
 {
 	uint64_t cookie = 1; /* used only as the argument of a probe */
 
-	(void)state;
 	PROBE_SUBMIT(look(), cookie, look(), look(), look());
 	PROBE_TAKE(look(), cookie, look(), look(), look());
 	PROBE_POST(look(), cookie, look(), look(), look());

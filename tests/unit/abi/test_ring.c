@@ -45,7 +45,6 @@ static void open_at(uint32_t start, uint32_t capacity)
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(memory);
 	memory = NULL;
 	return 0;
@@ -77,7 +76,6 @@ static uint64_t take(void)
 
 static void an_empty_ring_has_full_room_and_nothing_ready(void **state)
 {
-	(void)state;
 	open_at(0, SLOTS);
 	assert_int_equal(ring_room(&producer, 1), SLOTS);
 	assert_int_equal(ring_room(&producer, SLOTS), SLOTS);
@@ -87,7 +85,6 @@ static void an_empty_ring_has_full_room_and_nothing_ready(void **state)
 
 static void a_full_ring_has_no_room_until_the_consumer_releases(void **state)
 {
-	(void)state;
 	open_at(0, SLOTS);
 	for (uint64_t i = 0; i < SLOTS; i++)
 		put(i);
@@ -105,7 +102,6 @@ static void no_item_is_lost_when_the_32_bit_indices_wrap(void **state)
 {
 	uint64_t in = 0, out = 0;
 
-	(void)state;
 	open_at(UINT32_MAX - 20, SLOTS);
 	for (unsigned round = 0; round < 50; round++) {
 		while (ring_room(&producer, 1) > 0)
@@ -121,7 +117,6 @@ static void no_item_is_lost_when_the_32_bit_indices_wrap(void **state)
 
 static void several_slots_can_be_published_and_released_together(void **state)
 {
-	(void)state;
 	open_at(SLOTS - 2, SLOTS); /* the five ring entries cross the end of the memory */
 	for (uint32_t i = 0; i < 5; i++)
 		((struct item *)ring_slot_new(&producer, i))->number = i;
@@ -136,7 +131,6 @@ static void several_slots_can_be_published_and_released_together(void **state)
 
 static void ring_ready_does_not_look_again_while_it_knows_of_filled_slots(void **state)
 {
-	(void)state;
 	open_at(0, SLOTS);
 	put(1);
 	assert_int_equal(ring_ready(&consumer), 1);
@@ -152,7 +146,6 @@ static void ring_ready_does_not_look_again_while_it_knows_of_filled_slots(void *
  */
 static void slots_of_earlier_rounds_are_never_ready_again(void **state)
 {
-	(void)state;
 	open_at(0, SLOTS);
 	for (uint64_t i = 0; i < 70000ull * SLOTS; i++) {
 		put(i);
@@ -165,7 +158,6 @@ static void slots_of_earlier_rounds_are_never_ready_again(void **state)
 
 static void an_unpublished_slot_is_not_ready_whatever_its_turn_bytes(void **state)
 {
-	(void)state;
 	for (uint32_t turn = 0; turn <= 0xffff; turn++) {
 		open_at(0, SLOTS);
 		for (uint32_t i = 0; i < SLOTS; i++)
@@ -182,7 +174,6 @@ static void a_producer_with_wrong_turns_is_read_once_per_slot(void **state)
 {
 	struct item *slot;
 
-	(void)state;
 	open_at(1000, SLOTS);
 	slot = (struct item *)(void *)producer.slots;
 	for (uint32_t i = 0; i < SLOTS; i++)
@@ -198,7 +189,6 @@ static void a_producer_with_wrong_turns_is_read_once_per_slot(void **state)
 
 static void one_look_is_bounded_and_the_next_continues(void **state)
 {
-	(void)state;
 	open_at(0, 4 * RING_LOOK);
 	ring_publish(&producer, 2 * RING_LOOK + 5);
 	assert_int_equal(ring_ready(&consumer), RING_LOOK);
@@ -213,7 +203,6 @@ static void a_ring_with_an_impossible_head_is_broken_and_stays_broken(void **sta
 {
 	static const uint32_t bad[] = {1, SLOTS + 1, 1u << 31, UINT32_MAX - SLOTS};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		open_at(1000, SLOTS);
 		for (uint64_t n = 0; n < SLOTS; n++)
@@ -229,7 +218,6 @@ static void no_index_leads_outside_the_slots(void **state)
 {
 	unsigned char *end;
 
-	(void)state;
 	open_at(0, SLOTS);
 	end = consumer.shared ? (unsigned char *)memory + ring_bytes(SLOTS, sizeof(struct item))
 			      : NULL;
@@ -263,7 +251,6 @@ static void two_threads_pass_ten_million_items_in_order(void **state)
 {
 	pthread_t thread;
 
-	(void)state;
 	open_at(UINT32_MAX - ITEMS / 2, 256);
 	assert_int_equal(pthread_create(&thread, NULL, produce, NULL), 0);
 	for (uint64_t i = 0; i < ITEMS;) {
@@ -316,7 +303,6 @@ static void slots_published_together_are_seen_together(void **state)
 	pthread_t thread;
 	uint64_t wrong = 0, turns = 0;
 
-	(void)state;
 	free(memory);
 	memory = aligned_alloc(64, ring_bytes(64, sizeof(struct wide)));
 	memset(memory, 0, ring_bytes(64, sizeof(struct wide)));
@@ -378,7 +364,6 @@ static void a_sleeper_that_checks_again_after_its_fence_is_always_woken(void **s
 {
 	pthread_t thread;
 
-	(void)state;
 	turn = flag = 0;
 	assert_int_equal(pthread_create(&thread, NULL, sleeper, NULL), 0);
 	for (uint32_t i = 1; i <= 20000; i++) {

@@ -53,7 +53,6 @@ static void a_header_is_decoded_as_it_was_encoded(void **state)
 	struct run zero = {.kind = OP_LOOKUP, .deadline_ns = NOW_NS - 5000}, want, got;
 	struct run_header header;
 
-	(void)state;
 	want = full(OP_RUN);
 	run_encode(&want, &header);
 	header.turn = 0xffff;
@@ -106,7 +105,6 @@ static void every_entry_of_a_run_arrives_in_every_round_of_the_ring(void **state
 	struct run_line line[SLOTS];
 	struct ends e;
 
-	(void)state;
 	ends_open(&e);
 	for (uint32_t round = 0; round < 200; round++) {
 		struct run run = full(OP_RUN), got;
@@ -140,7 +138,6 @@ static void every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring(void **s
 	struct run_line line[SLOTS];
 	struct ends e;
 
-	(void)state;
 	ends_open(&e);
 	for (uint32_t round = 0; round < 200; round++) {
 		struct run run = full(OP_LOOKUP), got;
@@ -165,7 +162,6 @@ static void every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring(void **s
 
 static void a_run_has_the_documented_number_of_lines(void **state)
 {
-	(void)state;
 	assert_int_equal(run_lines(OP_RUN, 1), 1);
 	assert_int_equal(run_lines(OP_RUN, 2), 2);
 	assert_int_equal(run_lines(OP_RUN, 3), 2);
@@ -198,7 +194,6 @@ static void a_page_is_decoded_as_it_was_encoded(void **state)
 	struct run_header header;
 	struct run got;
 
-	(void)state;
 	run_encode(&run, &header);
 	run_decode(&header, NOW_NS, &got);
 	assert_same_run(&got, &run);
@@ -217,7 +212,6 @@ static void every_segment_of_a_page_arrives_in_every_round_of_the_ring(void **st
 	struct run_line line[SLOTS];
 	struct ends e;
 
-	(void)state;
 	ends_open(&e);
 	for (uint32_t round = 0; round < 600; round++) {
 		uint32_t n = 2 + round % (4 * OP_LINE_SEGMENTS - 1), lines = op_page_lines(n);
@@ -249,7 +243,6 @@ static void every_segment_of_a_page_arrives_in_every_round_of_the_ring(void **st
 
 static void a_page_has_the_documented_number_of_lines(void **state)
 {
-	(void)state;
 	assert_int_equal(op_page_lines(1), 1);
 	assert_int_equal(op_page_lines(2), 2);
 	assert_int_equal(op_page_lines(4), 2);

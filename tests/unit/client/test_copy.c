@@ -22,7 +22,6 @@ static void copies_of_any_length_and_alignment_are_exact(void **state)
 {
 	unsigned char *from = malloc(70000), *to = malloc(70000);
 
-	(void)state;
 	for (unsigned k = 0; k < 70000; k++)
 		from[k] = (unsigned char)map_mix(k);
 	for (unsigned turn = 0; turn < 3000; turn++) {
@@ -65,7 +64,6 @@ static void the_copy_of_any_segments_returns_the_crc_of_the_page(void **state)
 	const char *given = getenv("SEED");
 	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
 
-	(void)state;
 	printf("SEED=%u\n", seed);
 	srandom(seed);
 	for (size_t i = 0; i < MOST + 64; i++)
@@ -120,7 +118,6 @@ static void check_copy_crc(uint32_t (*copy)(uint32_t crc, unsigned char *to,
 
 static void the_copies_without_avx512_return_the_same_crc(void **state)
 {
-	(void)state;
 #if defined(__x86_64__)
 	if (!__builtin_cpu_supports("avx2"))
 		skip();

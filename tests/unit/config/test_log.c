@@ -30,7 +30,6 @@ static uint64_t now_ns = SECOND_NS;
 
 static int start(void **state)
 {
-	(void)state;
 	log_flush();
 	now_ns += 100 * SECOND_NS;
 	log_test_clock(now_ns);
@@ -41,7 +40,6 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-	(void)state;
 	log_flush();
 	log_test_capture(NULL, 0);
 	log_test_clock(0);
@@ -61,7 +59,6 @@ static void say(const char *what)
 
 static void messages_above_the_level_are_not_printed(void **state)
 {
-	(void)state;
 	log_error("one");
 	log_info("two %d", 2);
 	log_debug("three");
@@ -117,7 +114,6 @@ static void lines_for_the_journal_have_its_priority_and_no_time(void **state)
 	struct stat st;
 	int fd[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
 	assert_int_equal(fstat(fd[0], &st), 0);
 	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
@@ -141,7 +137,6 @@ static void lines_for_the_journal_have_its_priority_and_no_time(void **state)
 
 static void repeated_messages_are_counted_not_printed(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 1000; i++)
 		say("port down");
 	assert_string_equal(text, "warn  port down\n");
@@ -153,7 +148,6 @@ static void repeated_messages_are_counted_not_printed(void **state)
 
 static void a_count_is_printed_when_its_window_ends(void **state)
 {
-	(void)state;
 	say("again");
 	say("again");
 	pass_ns(LOG_WINDOW_NS);
@@ -169,7 +163,6 @@ static void a_call_site_that_logs_too_much_is_suppressed_and_counted(void **stat
 {
 	unsigned lines = 0;
 
-	(void)state;
 	for (int i = 0; i < 500; i++)
 		log_warn("client %d failed", i);
 	for (const char *p = text; *p; p++)
@@ -183,7 +176,6 @@ static void a_text_is_cut_between_words_or_between_characters(void **state)
 {
 	char got[20];
 
-	(void)state;
 	text_fit(got, sizeof(got), "%s", "nineteen characters");
 	assert_string_equal(got, "nineteen characters");
 	text_fit(got, sizeof(got), "version %u of %u", 1234, 1234567);
@@ -203,7 +195,6 @@ static void a_full_capture_buffer_is_not_overrun(void **state)
 {
 	char small[16] = "zzzzzzzzzzzzzzz";
 
-	(void)state;
 	log_test_capture(small, 10);
 	log_error("longer than that");
 	log_error("more");
@@ -222,7 +213,6 @@ static void repeats_from_several_threads_are_all_counted(void **state)
 {
 	pthread_t thread[4];
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&thread[i], NULL, talk, NULL), 0);
 	for (int i = 0; i < 4; i++)
@@ -334,7 +324,6 @@ static void a_full_pipe_blocks_no_thread_and_lost_lines_are_counted(void **state
 {
 	int fd[2];
 
-	(void)state;
 	assert_int_equal(pipe(fd), 0);
 	expect_no_waiting(fd[0], fd[1]);
 }
@@ -343,7 +332,6 @@ static void a_full_socket_blocks_no_thread(void **state)
 {
 	int fd[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 	expect_no_waiting(fd[0], fd[1]);
 }
@@ -368,7 +356,6 @@ static void a_stopped_terminal_blocks_no_thread(void **state)
 {
 	int screen, fd = terminal(&screen);
 
-	(void)state;
 	expect_no_waiting(screen, fd);
 }
 
@@ -378,7 +365,6 @@ static void a_stopped_terminal_blocks_no_thread(void **state)
  */
 static void room_taken_by_another_process_blocks_no_thread(void **state)
 {
-	(void)state;
 	for (unsigned kind = 0; kind < 3; kind++) {
 		int fd[2];
 

@@ -36,7 +36,6 @@ static void the_time_has_the_offset_of_the_zone(void **state)
 {
 	const struct timespec time = {.tv_sec = 1763836200, .tv_nsec = 45999999};
 
-	(void)state;
 	zone("UTC");
 	assert_string_equal(made(LOG_TEXT, &time, "port down"),
 		"2025-11-22T18:30:00.045+00:00 warn  port down\n");
@@ -51,7 +50,6 @@ static void the_time_has_the_offset_of_the_zone(void **state)
 
 static void json_escapes_what_json_requires(void **state)
 {
-	(void)state;
 	assert_string_equal(made(LOG_JSON, NULL, "a\"b\\c\n\t\x1b[31m\x7f/"),
 		"{\"level\":\"warn\",\"message\":\"a\\\"b\\\\c\\u000a\\u0009\\u001b[31m\\u007f/\"}\n");
 	assert_string_equal(made(LOG_JSON, NULL, ""), "{\"level\":\"warn\",\"message\":\"\"}\n");
@@ -60,7 +58,6 @@ static void json_escapes_what_json_requires(void **state)
 /* Overlong forms, halves of surrogates, codes above U+10FFFF and cut characters are no UTF-8. */
 static void json_is_utf_8_whatever_the_message_is(void **state)
 {
-	(void)state;
 	assert_string_equal(made(LOG_JSON, NULL, "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
 		"{\"level\":\"warn\",\"message\":\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"}\n");
 	assert_string_equal(made(LOG_JSON, NULL, "\xc0\xaf"),
@@ -86,7 +83,6 @@ static void a_message_that_does_not_fit_is_cut_between_characters(void **state)
 	const struct timespec time = {.tv_sec = 0};
 	size_t bytes;
 
-	(void)state;
 	text[sizeof(text) - 1] = '\0';
 	for (size_t plain = 0; plain < 6; plain++) { /* the room ends at each byte of an escape */
 		memset(text, 1, sizeof(text) - 1);

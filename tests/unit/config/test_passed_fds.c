@@ -20,7 +20,6 @@ static int ends[2], file[SENT_MAX];
 
 static int setup(void **state)
 {
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
 	for (unsigned i = 0; i < SENT_MAX; i++) {
 		int both[2];
@@ -34,7 +33,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < SENT_MAX; i++)
 		close(file[i]);
 	close(ends[0]);
@@ -93,7 +91,6 @@ static void descriptors_arrive_in_their_order(void **state)
 {
 	int fds[SENT_MAX], flags;
 
-	(void)state;
 	for (unsigned count = 0; count <= SENT_MAX; count++) {
 		send_fds(count);
 		assert_int_equal(receive_fds(SENT_MAX, fds, SENT_MAX, &flags), count);
@@ -109,7 +106,6 @@ static void descriptors_beyond_the_limit_are_closed(void **state)
 {
 	int fds[SENT_MAX] = {-1, -1, -1}, flags, next = next_fd();
 
-	(void)state;
 	send_fds(SENT_MAX);
 	assert_int_equal(receive_fds(SENT_MAX, fds, 2, &flags), 2);
 	assert_int_equal(fds[2], -1);
@@ -124,7 +120,6 @@ static void descriptors_without_room_are_flagged(void **state)
 {
 	int fds[SENT_MAX], flags, next = next_fd();
 
-	(void)state;
 	SKIP_EMULATED("it flags no control data that is cut off");
 	send_fds(SENT_MAX);
 	assert_int_equal(receive_fds(0, fds, SENT_MAX, &flags), 0);

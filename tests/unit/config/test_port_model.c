@@ -17,7 +17,6 @@ static void an_empty_text_is_no_model(void **state)
 	struct port_model model = {.rate_gbps = 7};
 	char why[256];
 
-	(void)state;
 	assert_int_equal(port_model_parse("", &model, why, sizeof(why)), 0);
 	assert_int_equal(model.rate_gbps, 0);
 	assert_int_equal(model.register_ms_per_gib, 0);
@@ -28,7 +27,6 @@ static void a_rate_alone_gets_the_defaults(void **state)
 	struct port_model model;
 	char why[256];
 
-	(void)state;
 	assert_int_equal(port_model_parse("400G", &model, why, sizeof(why)), 0);
 	assert_int_equal(model.rate_gbps, 400);
 	assert_int_equal(model.rtt_ns, 5000);
@@ -44,7 +42,6 @@ static void every_word_is_parsed_in_any_order(void **state)
 	struct port_model model;
 	char why[256];
 
-	(void)state;
 	assert_int_equal(
 		port_model_parse(
 			"register=1.5s,header=26,mtu=1024,port_rate=1G,qp_rate=2.25M,reads=1,rtt=2.5us,25G",
@@ -67,7 +64,6 @@ static void words_for_measurements_need_test_hooks(void **state)
 	struct port_model model;
 	char why[256];
 
-	(void)state;
 #ifdef TEST_HOOKS
 	assert_int_equal(port_model_parse(text, &model, why, sizeof(why)), 0);
 	assert_int_equal(model.doorbell_ns, 80);
@@ -120,7 +116,6 @@ static void what_is_malformed_is_refused_with_the_remedy(void **state)
 			"too long"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct port_model model = {.rate_gbps = 7};
 		char why[256] = "";
@@ -139,7 +134,6 @@ static void the_check_of_the_settings_names_the_model(void **state)
 	static struct settings s;
 	char err[SETTINGS_ERR_BYTES] = "";
 
-	(void)state;
 	assert_int_equal(settings_default(&s), 0);
 	assert_int_equal(settings_override(&s, "soft.model=400G,rtt=5us", err, sizeof(err)), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);

@@ -49,7 +49,6 @@ static void the_page_of_deployment_has_the_generated_table(void **state)
 	FILE *out = open_memstream(&table, &bytes);
 	FILE *file = fopen(SOURCE_DIR "/config/pages/deployment.md", "re");
 
-	(void)state;
 	assert_non_null(out);
 	ports_table(out);
 	fclose(out);
@@ -67,7 +66,6 @@ static void the_defaults_of_the_table_are_those_of_the_settings(void **state)
 {
 	struct settings s = settings_with((const char *const[]){NULL});
 
-	(void)state;
 #define PORT(setting, protocol, fallback, who)                                                     \
 	if (!strcmp(#setting, "cluster.port"))                                                     \
 		assert_int_equal(s.cluster_port, atoi(fallback));                                  \
@@ -87,7 +85,6 @@ static void only_ports_in_use_are_listed(void **state)
 	struct port_use list[PORTS_MAX];
 	struct settings s = settings_with(none);
 
-	(void)state;
 	assert_int_equal(ports_list(&s, list), 1);
 	assert_int_equal(list[0].port, 31998);
 	s = settings_with(nics);
@@ -109,7 +106,6 @@ static void soft_ports_beyond_the_last_one_are_refused(void **state)
 		"rail.devices=soft,soft", "soft.link=tcp", "soft.port=65535", NULL});
 	char err[SETTINGS_ERR_BYTES];
 
-	(void)state;
 	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
 	assert_non_null(strstr(err, "65536"));
 	s.soft_port = 65534;
@@ -133,7 +129,6 @@ static void one_port_for_two_sockets_is_refused(void **state)
 	};
 	char err[SETTINGS_ERR_BYTES];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
 		const char *text[] = {each[i].text[0], each[i].text[1], each[i].text[2], NULL};
 		struct settings s = settings_with(text);
@@ -156,7 +151,6 @@ static void soft_ports_without_a_software_nic_over_tcp_are_not_checked(void **st
 	};
 	char err[SETTINGS_ERR_BYTES];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(unused) / sizeof(unused[0]); i++) {
 		struct settings s = settings_with(unused[i]);
 

@@ -47,7 +47,6 @@ static void one_address_is_read_in_every_spelling(void **state)
 	struct seed_address found;
 	char text[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		strcpy(text, good[i].text);
 		assert_int_equal(seed_parse(text, 31998, &found), 0);
@@ -65,7 +64,6 @@ static void a_host_that_is_too_long_is_no_address(void **state)
 	struct seed_address found;
 	char text[NAME_BYTES_MAX + 1];
 
-	(void)state;
 	memset(text, 'a', sizeof(text));
 	text[NAME_BYTES_MAX] = '\0';
 	assert_int_equal(seed_parse(text, 1, &found), -EINVAL);
@@ -78,7 +76,6 @@ static void words_and_comments_are_told_apart(void **state)
 	char text[] = "# a comment: 1.1.1.1\r\na:1, b:2\tc  # d:4\n\n,,\nx:y:z e:5\r\n";
 	struct seeds_text found = parse(text);
 
-	(void)state;
 	assert_int_equal(found.count, 4);
 	assert_string_equal(address[0].host, "a");
 	assert_string_equal(address[2].host, "c");
@@ -95,7 +92,6 @@ static void what_does_not_fit_is_not_read(void **state)
 	char *text = malloc(bytes + 1);
 	struct seeds_text found;
 
-	(void)state;
 	for (size_t i = 0; i < bytes; i++)
 		text[i] = i % 2 ? '\n' : 'a';
 	text[bytes] = '\0';
@@ -115,7 +111,6 @@ static void only_a_file_of_bounded_size_is_read(void **state)
 	int fd = mkstemp(path), own;
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(write(fd, "a\0b", 3), 3);
 	own = seeds_text_open(path, &st);
 	assert_true(own >= 0);

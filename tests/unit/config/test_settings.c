@@ -17,7 +17,6 @@ static char err[SETTINGS_ERR_BYTES];
 
 static int start(void **state)
 {
-	(void)state;
 	err[0] = '\0';
 	return settings_default(&s);
 }
@@ -35,7 +34,6 @@ static void assert_says(const char *part)
 
 static void defaults_match_the_table(void **state)
 {
-	(void)state;
 	assert_string_equal(s.engine_socket, "/run/peercache/engine.sock");
 	assert_int_equal(s.engine_pool_bytes, 1ull << 30);
 	assert_true(s.engine_huge_pages);
@@ -69,7 +67,6 @@ static void constants_have_the_order_of_the_choices(void **state)
 		{"log.level=debug", offsetof(struct settings, log_level), LOG_DEBUG},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		assert_int_equal(set(rows[i].text), 0);
 		assert_int_equal(*(int *)((char *)&s + rows[i].offset), rows[i].value);
@@ -102,7 +99,6 @@ static void sizes_accept_every_unit(void **state)
 		{"8  MiB", 8ull << 20},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		assert_int_equal(
 			settings_set(&s, "engine", "pool_bytes", good[i].text, err, sizeof(err)),
@@ -117,7 +113,6 @@ static void bad_sizes_are_refused_and_change_nothing(void **state)
 		"8 ", "8MiB x", "0x800000", "8e6", "8.M", ".5G", "1.5.5G", "8iB", "8P", "9,5M",
 		"4194303", "1025G", "18446744073709551616", "99999999999999999999T", "16777217T"};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		if (settings_set(&s, "engine", "pool_bytes", bad[i], err, sizeof(err)) != -EINVAL)
 			fail_msg("\"%s\" was accepted", bad[i]);
@@ -128,7 +123,6 @@ static void bad_sizes_are_refused_and_change_nothing(void **state)
 
 static void numbers_outside_their_range_are_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(set("cluster.port=1"), 0);
 	assert_int_equal(set("cluster.port=65535"), 0);
 	assert_int_equal(s.cluster_port, 65535);
@@ -148,7 +142,6 @@ static void numbers_with_trailing_text_are_refused(void **state)
 		"9223372036854775808", "-9223372036854775809", "18446744073709551617",
 		"55340232221128654853"};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		if (settings_set(&s, "cluster", "port", bad[i], err, sizeof(err)) != -EINVAL)
 			fail_msg("\"%s\" was accepted", bad[i]);
@@ -160,7 +153,6 @@ static void text_that_is_too_long_is_refused_not_truncated(void **state)
 {
 	char text[NAME_BYTES_MAX + 1];
 
-	(void)state;
 	memset(text, 'n', sizeof(text));
 	text[NAME_BYTES_MAX - 1] = '\0';
 	assert_int_equal(settings_set(&s, "engine", "name", text, err, sizeof(err)), 0);
@@ -181,7 +173,6 @@ static void paths_are_absolute_and_begin_at_home_after_a_tilde(void **state)
 {
 	char text[1100];
 
-	(void)state;
 	assert_int_equal(setenv("HOME", "/home/me", 1), 0);
 	assert_int_equal(set("engine.socket=~/e.sock"), 0);
 	assert_string_equal(s.engine_socket, "/home/me/e.sock");
@@ -218,7 +209,6 @@ static void what_people_write_around_a_value_is_refused(void **state)
 		{"engine.name=n1 # the first", "comment"}, {"engine.name=# none", "comment"},
 		{"rail.polling=busy # always", "comment"}, {"engine.socket=/e.sock;", "a ; would"}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_int_equal(set(bad[i].text), -EINVAL);
 		assert_says(bad[i].says);
@@ -230,7 +220,6 @@ static void what_people_write_around_a_value_is_refused(void **state)
 
 static void what_was_given_is_known(void **state)
 {
-	(void)state;
 	assert_false(settings_given(&s, "metrics", "port"));
 	assert_int_equal(set("metrics.port=99999"), -EINVAL);
 	assert_false(settings_given(&s, "metrics", "port"));
@@ -242,7 +231,6 @@ static void what_was_given_is_known(void **state)
 
 static void unknown_names_get_a_suggestion(void **state)
 {
-	(void)state;
 	assert_int_equal(set("rail.device=soft"), -ENOENT);
 	assert_says("did you mean rail.devices?");
 	assert_int_equal(set("rails.devices=soft"), -ENOENT);
@@ -258,7 +246,6 @@ static void unknown_names_get_a_suggestion(void **state)
 /* A build without test hooks refuses their settings and names the build that has them. */
 static void settings_of_tests_need_test_hooks(void **state)
 {
-	(void)state;
 #ifdef TEST_HOOKS
 	assert_int_equal(set("test.skip_head_check=yes"), 0);
 	assert_true(s.test_skip_head_check);
@@ -276,7 +263,6 @@ static void malformed_overrides_are_refused(void **state)
 	static const char *const bad[] = {"", "x", "=", ".", "port=1", "cluster.port", "a=b.c"};
 	char long_name[200];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		assert_int_equal(set(bad[i]), -EINVAL);
 		assert_says("section.key=value");
@@ -305,7 +291,6 @@ static void malformed_overrides_are_refused(void **state)
 
 static void a_disk_has_room_for_its_least_number_of_whole_segments(void **state)
 {
-	(void)state;
 	assert_int_equal(set("disk.bytes=6MiB"), 0);
 	assert_int_equal(set("disk.segment_bytes=1MiB"), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
@@ -320,7 +305,6 @@ static void a_disk_has_room_for_its_least_number_of_whole_segments(void **state)
 
 static void more_segments_than_an_engine_can_have_are_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(set("disk.segment_bytes=1MiB"), 0);
 	assert_int_equal(set("disk.bytes=65535MiB"), 0);
 	assert_int_equal(set("disk.paths=/a"), 0);
@@ -339,7 +323,6 @@ static void more_segments_than_an_engine_can_have_are_refused(void **state)
 
 static void a_disk_of_an_engine_without_rails_is_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(set("rail.devices=none"), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 	assert_int_equal(set("disk.paths=/a"), 0);
@@ -349,7 +332,6 @@ static void a_disk_of_an_engine_without_rails_is_refused(void **state)
 
 static void dead_after_less_than_two_heartbeats_is_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(set("cluster.dead_after_ms=999"), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
 	assert_says("cluster.dead_after_ms = 999");
@@ -360,7 +342,6 @@ static void dead_after_less_than_two_heartbeats_is_refused(void **state)
 
 static void names_that_other_engines_refuse_are_refused_here(void **state)
 {
-	(void)state;
 	assert_int_equal(set("cluster.id=two words"), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
 	assert_says("cluster.id = \"two words\"");
@@ -375,7 +356,6 @@ static void names_that_other_engines_refuse_are_refused_here(void **state)
 
 static void soft_address_must_be_an_ip_address(void **state)
 {
-	(void)state;
 	assert_int_equal(set("soft.address=xyz"), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
 	assert_says("soft.address = xyz");
@@ -393,7 +373,6 @@ static void a_small_error_buffer_is_not_overrun(void **state)
 {
 	char small[8] = "aaaaaaa";
 
-	(void)state;
 	assert_int_equal(settings_set(&s, "rail", "polling", "x", small, 4), -EINVAL);
 	assert_string_equal(small, "rai");
 	assert_int_equal(small[4], 'a');

@@ -20,7 +20,6 @@ static char path[64];
 
 static int start(void **state)
 {
-	(void)state;
 	err[0] = '\0';
 	return settings_default(&s);
 }
@@ -55,7 +54,6 @@ static void assert_says(unsigned line, const char *part)
 
 static void a_file_changes_only_the_settings_it_contains(void **state)
 {
-	(void)state;
 	assert_int_equal(
 		load("# comment\n; comment\n\n[engine]\nname = n1 ; comment\npool_bytes=64M\n"
 		     "[rail]\r\npolling: busy\r\n"),
@@ -70,7 +68,6 @@ static void a_file_changes_only_the_settings_it_contains(void **state)
 
 static void a_setting_given_twice_is_refused(void **state)
 {
-	(void)state;
 	assert_int_equal(
 		load("[cluster]\nport = 1\n[rail]\nspin_us = 1\n[cluster]\nport = 1\n"), -EINVAL);
 	assert_says(6, "cluster.port = 1: already given on line 2");
@@ -78,7 +75,6 @@ static void a_setting_given_twice_is_refused(void **state)
 
 static void an_indented_setting_is_refused_not_joined(void **state)
 {
-	(void)state;
 	assert_int_equal(load("[engine]\nname = n\n  socket = /tmp/x\n"), -EINVAL);
 	assert_says(3, "engine.name = socket = /tmp/x: this indented line would continue");
 	assert_int_equal(load("[cluster]\nseeds = a:1\n  b:2\n"), -EINVAL);
@@ -91,7 +87,6 @@ static void a_list_that_is_too_long_is_refused_not_truncated(void **state)
 {
 	char text[4096] = "[cluster]\nseeds = a:1";
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		strcat(text, ",\n ");
 		memset(text + strlen(text), 'b', 100);
@@ -106,7 +101,6 @@ static void a_line_that_is_too_long_is_one_problem(void **state)
 {
 	char text[600] = "[engine]\nname = ";
 
-	(void)state;
 	memset(text + strlen(text), 'x', 182);
 	strcat(text, "port = 5\n");
 	assert_int_equal(load(text), -EINVAL);
@@ -117,7 +111,6 @@ static void a_line_that_is_too_long_is_one_problem(void **state)
 
 static void malformed_lines_are_refused_with_their_number(void **state)
 {
-	(void)state;
 	assert_int_equal(load("[cluster]\nport 5\n"), -EINVAL);
 	assert_says(2, "neither [section] nor key = value");
 	assert_int_equal(load("port = 5\n"), -EINVAL);
@@ -136,7 +129,6 @@ static void at_most_sixteen_problems_are_printed(void **state)
 	char text[4096] = "[engine]\n";
 	unsigned lines = 1;
 
-	(void)state;
 	for (int i = 0; i < 20; i++)
 		sprintf(text + strlen(text), "bad%d = 1\n", i);
 	assert_int_equal(load(text), -EINVAL);
@@ -148,7 +140,6 @@ static void at_most_sixteen_problems_are_printed(void **state)
 
 static void a_missing_file_is_named(void **state)
 {
-	(void)state;
 	assert_int_equal(settings_load(&s, "/nonexistent/a.conf", err, sizeof(err)), -ENOENT);
 	assert_says(0, "/nonexistent/a.conf: cannot open: No such file");
 	assert_int_equal(settings_load(&s, "/proc", err, sizeof(err)), -EIO);
@@ -159,7 +150,6 @@ static void every_example_loads(void **state)
 	static const char *const names[] = {"minimal", "soft-two-nodes", "eight-rails"};
 	char file[512];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		assert_int_equal(settings_default(&s), 0);
 		snprintf(file, sizeof(file), "%s/config/examples/%s.conf", SOURCE_DIR, names[i]);

@@ -63,7 +63,6 @@ static void the_page_of_settings_has_the_generated_table(void **state)
 	FILE *file = fopen(SOURCE_DIR "/config/SETTINGS.md", "re");
 	size_t got;
 
-	(void)state;
 	assert_non_null(file);
 	got = fread(page, 1, sizeof(page) - 1, file);
 	fclose(file);
@@ -79,7 +78,6 @@ static void the_values_are_json(void **state)
 	struct settings s;
 	char err[SETTINGS_ERR_BYTES], *text;
 
-	(void)state;
 	assert_int_equal(settings_default(&s), 0);
 	assert_int_equal(settings_override(&s, "disk.paths=/a\"b\\\x80", err, sizeof(err)), 0);
 	text = settings_json(&s);
@@ -98,7 +96,6 @@ static void help_names_every_setting_with_default_and_range(void **state)
 {
 	char *help = printed(settings_help);
 
-	(void)state;
 	assert_non_null(strstr(help, "\nSection [engine]:\n"));
 	assert_non_null(strstr(help, "  port = 31998\n"));
 	assert_non_null(strstr(help, "(1 to 65535)"));

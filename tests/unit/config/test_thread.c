@@ -22,7 +22,6 @@ static void a_helper_thread_blocks_every_signal_and_its_starter_none_more(void *
 	pthread_t thread;
 	void *ended;
 
-	(void)state;
 	SKIP_EMULATED("it keeps signals for itself");
 	sigemptyset(&usual);
 	sigaddset(&usual, SIGUSR1);

@@ -123,7 +123,6 @@ static void a_failed_start_undoes_every_step(void **state)
 	unsigned files = open_files(), total;
 	char log[8192];
 
-	(void)state;
 	engine_open();
 	total = world.opens;
 	control_close(control);
@@ -146,7 +145,6 @@ static void a_failed_start_undoes_every_step(void **state)
 
 static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 {
-	(void)state;
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
@@ -157,7 +155,6 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 {
 	char log[1024] = "";
 
-	(void)state;
 	for (unsigned n = 1; n <= 2; n++) {
 		setup(state);
 		/* a pool size that cannot be allocated, so control_open() fails */
@@ -180,7 +177,6 @@ static void a_metrics_port_that_is_taken_is_reported_before_memory_is_allocated(
 	char log[1024] = "", port[8], err[256];
 	socklen_t bytes = sizeof(at);
 
-	(void)state;
 	assert_int_equal(bind(fd, (struct sockaddr *)&at, bytes), 0);
 	assert_int_equal(listen(fd, 1), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
@@ -207,7 +203,6 @@ static void messages_of_libevent_are_lines_of_the_log(void **state)
 	char log[1024] = "";
 	struct event *event;
 
-	(void)state;
 	engine_open();
 	event = event_new(control->base, -1, 0, reenter, control->base);
 	assert_int_equal(event_add(event, &now), 0);
@@ -221,7 +216,6 @@ static void messages_of_libevent_are_lines_of_the_log(void **state)
 
 static void every_nic_registers_every_pool_and_the_shard(void **state)
 {
-	(void)state;
 	engine_open();
 	for (unsigned nic = 0; nic < RAILS; nic++) {
 		for (unsigned r = 0; r < REGIONS_EXPORTED; r++) {
@@ -243,7 +237,6 @@ static void rails_of_one_poll_core_share_their_eventfd(void **state)
 {
 	eventfd_t value = 0;
 
-	(void)state;
 	engine_open();
 	assert_int_equal(world.cores, RAILS);
 	assert_int_equal(eventfd_write(control->rail[0].kick, 5), 0);
@@ -270,7 +263,6 @@ static void commands_for_a_full_inbox_are_sent_later_in_order(void **state)
 {
 	struct rail_command command = {.kind = RAIL_CONN_DROP};
 
-	(void)state;
 	engine_open();
 	world.full = true;
 	for (uint16_t i = 0; i < 40; i++) {
@@ -315,7 +307,6 @@ static void an_event_between_the_flag_and_the_sleep_is_seen(void **state)
 {
 	unsigned attempts = 0;
 
-	(void)state;
 	while (time_of_an_event_between_flag_and_sleep() >= LOOP_WAKEUP_US * 1000ull / 2)
 		assert_true(++attempts < 10);
 }
@@ -354,7 +345,6 @@ static void after_a_store_the_loop_naps_for_a_while_and_then_sleeps(void **state
 {
 	unsigned attempts = 0;
 
-	(void)state;
 	while (time_until_the_loop_sleeps() >= LOOP_LAG_US * 1000ull / 2)
 		assert_true(++attempts < 10);
 }
@@ -364,7 +354,6 @@ static void the_loop_does_not_sleep_while_a_command_waits_for_an_inbox(void **st
 {
 	const struct rail_command command = {.kind = RAIL_CONN_DROP};
 
-	(void)state;
 	engine_open();
 	world.full = true;
 	world.room_after_naps = 20;
@@ -379,7 +368,6 @@ static void the_loop_does_not_sleep_while_a_command_waits_for_an_inbox(void **st
 
 static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 {
-	(void)state;
 	engine_open();
 	world.sessions = 3;
 	world.peers = 2;
@@ -403,7 +391,6 @@ static void rails_that_return_nothing_do_not_block_the_shutdown(void **state)
 	uint64_t began_ns;
 	char log[1024] = "";
 
-	(void)state;
 	engine_open();
 	world.sessions = 1;
 	world.returns_after = UINT32_MAX;
@@ -473,7 +460,6 @@ static void pools_are_populated_at_the_same_time_on_free_cores(void **state)
 {
 	cpu_set_t cores;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(cores), &cores), 0);
 	for (populating.avoided = 0; !CPU_ISSET((size_t)populating.avoided, &cores);)
 		populating.avoided++;
@@ -492,7 +478,6 @@ static void population_gives_way_to_other_work_but_not_to_clients_that_pay(void 
 {
 	unsigned calls[3];
 
-	(void)state;
 	populating.wait = true;
 	for (unsigned i = 0; i < 3; i++) {
 		populating.touched = i;
@@ -513,7 +498,6 @@ static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
 {
 	char folder[] = "/tmp/peercache-test-XXXXXX";
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	machine_put(folder, "proc/meminfo", "MemAvailable: 9728 kB\n");
 	machine_refuses_memory(folder, "(lowest limit: MemAvailable); lower engine.pool_bytes");
@@ -527,7 +511,6 @@ static void huge_pages_that_a_limit_refuses_end_the_engine_and_name_it(void **st
 		"(lowest limit: hugetlb.2MB.max of cgroup /pod); lower engine.pool_bytes",
 		"(lowest limit: free huge pages, or a hugetlb limit that this process cannot see);"};
 
-	(void)state;
 	settings.engine_huge_pages = huge_pages_there = true;
 	for (unsigned i = 0; i < 2; i++) {
 		char folder[] = "/tmp/peercache-test-XXXXXX";
@@ -551,7 +534,6 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	uint64_t began_ns;
 	char log[1024] = "";
 
-	(void)state;
 	engine_open();
 	world.stuck = true;
 	world.turn_ms = 100;
@@ -581,7 +563,6 @@ static void the_running_loop_publishes_snapshots(void **state)
 {
 	pthread_t thread;
 
-	(void)state;
 	engine_open();
 	shm_store64(&control->watched_ns, 77);
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
@@ -616,7 +597,6 @@ static void snapshots_come_more_often_while_a_page_shows_the_engine(void **state
 {
 	pthread_t thread;
 
-	(void)state;
 	engine_open();
 	world.viewed = true;
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_short_gap, NULL), 0);

@@ -27,7 +27,6 @@ static char folder[64];
 
 static int setup(void **state)
 {
-	(void)state;
 	snprintf(folder, sizeof(folder), "disk-copy-XXXXXX");
 	return mkdtemp(folder) ? 0 : -1;
 }
@@ -45,7 +44,6 @@ static int teardown(void **state)
 {
 	char line[128];
 
-	(void)state;
 	snprintf(line, sizeof(line), "rm -rf %s", folder);
 	return system(line);
 }
@@ -128,7 +126,6 @@ static void fill(const char *first, const char *second)
 
 static void a_path_that_is_moved_keeps_its_pages(void **state)
 {
-	(void)state;
 	fill("one", NULL);
 	shell("mv one elsewhere && touch elsewhere/peercache-disk.path && chmod 755 elsewhere");
 	assert_int_equal(closed(opened("elsewhere", NULL)), PAGES);
@@ -136,7 +133,6 @@ static void a_path_that_is_moved_keeps_its_pages(void **state)
 
 static void paths_that_change_places_keep_their_pages(void **state)
 {
-	(void)state;
 	fill("one", "two");
 	assert_int_equal(closed(opened("two", "one")), PAGES);
 	shell("mv one three && mv two one && mv three two");
@@ -145,7 +141,6 @@ static void paths_that_change_places_keep_their_pages(void **state)
 
 static void a_copy_beside_its_original_is_a_path_like_it(void **state)
 {
-	(void)state;
 	fill("one", NULL);
 	shell("cp -a one copy");
 	assert_int_equal(closed(opened("copy", "one")), PAGES);
@@ -167,7 +162,6 @@ static void one_directory_under_two_names_is_used_once(const char *second)
 
 static void one_directory_that_is_named_twice_is_used_once(void **state)
 {
-	(void)state;
 	fill("one", NULL);
 	one_directory_under_two_names_is_used_once("one");
 	shell("ln -s one link");
@@ -182,7 +176,6 @@ static void a_directory_that_is_mounted_twice_is_used_once(void **state)
 	pid_t child;
 	int status;
 
-	(void)state;
 	fill("one", NULL);
 	snprintf(one, sizeof(one), "%s/one", folder);
 	snprintf(two, sizeof(two), "%s/two", folder);

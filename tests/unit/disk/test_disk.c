@@ -46,7 +46,6 @@ static struct disk_options options(bool threads)
 
 static int setup(void **state)
 {
-	(void)state;
 	snprintf(directory, sizeof(directory), "disk-test-XXXXXX");
 	captured[0] = '\0';
 	log_test_capture(captured, sizeof(captured));
@@ -58,7 +57,6 @@ static int teardown(void **state)
 	DIR *folder = opendir(directory);
 	struct dirent *entry;
 
-	(void)state;
 	log_test_capture(NULL, 0);
 	while (folder && (entry = readdir(folder)))
 		if (entry->d_name[0] != '.')
@@ -190,13 +188,11 @@ static void write_restart_and_read(bool threads)
 
 static void pages_survive_a_restart_with_io_uring(void **state)
 {
-	(void)state;
 	write_restart_and_read(false);
 }
 
 static void pages_survive_a_restart_with_threads(void **state)
 {
-	(void)state;
 	write_restart_and_read(true);
 }
 
@@ -206,7 +202,6 @@ static void pages_keep_their_names(void **state)
 	struct disk *disk = reopen(NULL, false);
 	struct disk_page before[PAGES], after;
 
-	(void)state;
 	for (uint32_t i = 0; i < PAGES; i++) {
 		struct page_key key = key_of(i);
 
@@ -245,7 +240,6 @@ static void a_second_engine_is_refused_and_told_the_owner(void **state)
 	struct disk *disk = reopen(NULL, false);
 	struct disk_options second = options(false);
 
-	(void)state;
 	second.owner = "second";
 	second.timeout_ms = 600000; /* it does not wait: the test would end by its time */
 	assert_true(refused_elsewhere(&second, "is used by engine test-engine (pid "));
@@ -261,7 +255,6 @@ static void a_directory_that_is_named_twice_is_used_once(void **state)
 	struct disk *disk;
 	char name[96];
 
-	(void)state;
 	snprintf(name, sizeof(name), "./%s/", directory);
 	twice.paths = 2;
 	twice.path[1] = twice.path[0];
@@ -288,7 +281,6 @@ static void a_lock_that_the_file_system_refuses_is_named(void **state)
 	struct disk_options with = options(false);
 	struct disk *disk;
 
-	(void)state;
 	with.timeout_ms = 200;
 	for (unsigned i = 0; i < 3; i++) {
 		char expected[128];
@@ -309,7 +301,6 @@ static void pages_of_a_killed_engine_are_found(void **state)
 	struct disk *disk;
 	int status;
 
-	(void)state;
 	if (!child) {
 		struct disk_options with = options(false);
 
@@ -372,7 +363,6 @@ static void the_lock_of_a_killed_engine_is_waited_for(void **state)
 	int status;
 	pid_t dead = fork();
 
-	(void)state;
 	if (!dead)
 		_exit(0);
 	assert_int_equal(waitpid(dead, &status, 0), dead);
@@ -406,7 +396,6 @@ static void the_name_of_a_new_owner_is_waited_for(void **state)
 	char text[64];
 	pid_t holder;
 
-	(void)state;
 	assert_int_equal(pipe(go), 0);
 	snprintf(text, sizeof(text), "quick (pid %d)\n", (int)getppid());
 	holder = hold_lock(go, text, true);
@@ -423,7 +412,6 @@ static void another_segment_size_is_refused_with_both_values(void **state)
 	struct disk_options with = options(false);
 	struct disk *disk = reopen(NULL, false);
 
-	(void)state;
 	assert_int_equal(put(disk, 1), DISK_OK);
 	assert_int_equal(disk_close(disk), 0);
 	with.segment_bytes *= 2;
@@ -442,7 +430,6 @@ static void another_layout_version_is_refused(void **state)
 	char name[128];
 	int fd;
 
-	(void)state;
 	assert_int_equal(disk_close(disk), 0);
 	snprintf(name, sizeof(name), "%s/peercache-disk.path", directory);
 	fd = open(name, O_RDWR);
@@ -465,7 +452,6 @@ static void other_files_of_the_directory_are_left_alone(void **state)
 	char name[128], text[8] = "";
 	struct disk *disk;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		FILE *file;
 
@@ -496,7 +482,6 @@ static void a_removed_and_a_short_file_cost_pages_and_never_bytes(void **state)
 	struct disk *disk = reopen(NULL, false);
 	char name[128];
 
-	(void)state;
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(put(disk, i), DISK_OK);
 	assert_int_equal(disk_close(disk), 0);
@@ -518,7 +503,6 @@ static void a_directory_that_is_missing_is_named(void **state)
 	struct disk_options with = options(false);
 	struct disk *disk;
 
-	(void)state;
 	with.path[0].directory = "no-such-directory";
 	assert_int_equal(disk_open(&with, &disk), -ENODEV);
 	assert_non_null(strstr(captured, "no-such-directory: cannot open the directory"));

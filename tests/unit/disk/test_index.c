@@ -45,7 +45,6 @@ static void random_changes_equal_a_model(void **state)
 	static uint32_t segment_of[KEYS], length_of[KEYS];
 	uint32_t live = 0;
 
-	(void)state;
 	seed();
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	memset(segment_of, 0xff, sizeof(segment_of));
@@ -109,7 +108,6 @@ static void names_are_of_a_life_of_a_segment(void **state)
 	struct page_key key = key_of(1), other = key_of(2);
 	struct disk_index_found found, again;
 
-	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	disk_index_epoch(&index, 3, 0xfedcba9876543210);
 	page_add(&index, 3, 40, &key, 5000, 1);
@@ -135,7 +133,6 @@ static void the_walks_of_all_slots_visit_every_page_once(void **state)
 	uint64_t cursor = 0;
 	uint32_t slot = 0;
 
-	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	for (uint32_t i = 0; i < KEYS; i++) {
 		struct page_key key = key_of(i);
@@ -220,7 +217,6 @@ static void a_page_that_stays_is_seen_whatever_comes_and_goes(void **state)
 	static struct disk_index index;
 	struct disk_page page[31];
 
-	(void)state;
 	seed();
 	for (unsigned round = 0; round < 30; round++) {
 		uint32_t slot = round % 3 * 0x7fff, filler = FILLER;
@@ -274,7 +270,6 @@ static void pages_that_left_are_told_once_in_order(void **state)
 	struct page_key key = key_of(0);
 	unsigned n;
 
-	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	for (uint32_t i = 0; i < KEYS; i++) {
 		key = key_of(i);
@@ -316,7 +311,6 @@ static void a_page_takes_at_most_32_bytes(void **state)
 	uint64_t bytes;
 	bool lost;
 
-	(void)state;
 	assert_int_equal(disk_index_open(&index, segments), 0);
 	for (uint32_t i = 0; i < 1000000; i++) {
 		struct page_key key = key_of(i + 1);
@@ -341,7 +335,6 @@ static void tombstones_of_forgotten_pages_wait_as_far_as_there_is_room(void **st
 	struct page_key key = key_of(0);
 	unsigned taken = 0, n;
 
-	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	assert_false(disk_index_forget(&index, &key));
 	for (uint32_t i = 0; i < INDEX_FORGOTTEN_MAX + 3; i++) {

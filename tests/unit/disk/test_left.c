@@ -15,7 +15,6 @@ static void a_path_file_that_cannot_be_written_takes_the_path_out_and_names_the_
 {
 	struct sim *sim = sim_new(SEGMENTS, UNITS, &rng);
 
-	(void)state;
 	sim->fail_write = -28;
 	assert_int_equal(world_open(&world, &sim, 1, &rng), -19);
 	assert_non_null(strstr(world.store.path[0].report.reason, "path file"));
@@ -25,7 +24,6 @@ static void a_path_file_that_cannot_be_written_takes_the_path_out_and_names_the_
 
 static void paths_come_and_go_with_their_pages(void **state)
 {
-	(void)state;
 	open_new(2);
 	fill(40);
 	path_fail(&world.store.path[1], "the test says so");
@@ -43,7 +41,6 @@ static void keys_of_a_path_that_leaves_can_be_written_again(void **state)
 	static struct disk_request request[PAGES];
 	unsigned ended = 0, offline = 0;
 
-	(void)state;
 	open_new(2);
 	for (uint32_t i = PAGES; i < PAGES + 8; i++) /* both have an open segment */
 		assert_int_equal(world_write(&world, i, 1), DISK_OK);
@@ -85,7 +82,6 @@ static void keys_of_a_path_that_leaves_can_be_written_again(void **state)
 /* It is written when its block was begun before, and then its tombstone keeps it away. */
 static void a_page_that_is_forgotten_while_it_is_written_is_not_found(void **state)
 {
-	(void)state;
 	for (unsigned begun = 0; begun < 2; begun++) {
 		struct disk_request write = {.op = DISK_WRITE, .key = page_key_of(1)};
 		bool found;
@@ -121,7 +117,6 @@ static void a_page_that_is_forgotten_while_it_is_written_is_not_found(void **sta
 /* They are written with the next pages, or alone after a while, on any path. */
 static void forgotten_pages_stay_away_after_a_kill(void **state)
 {
-	(void)state;
 	for (unsigned alone = 0; alone < 2; alone++) {
 		open_new(2);
 		fill(40);
@@ -147,7 +142,6 @@ static void segments_that_are_open_go_on_after_a_restart(void **state)
 	struct store_path *path = &world.store.path[0];
 	uint32_t active;
 
-	(void)state;
 	open_new(1);
 	for (uint32_t i = 0; i < 40; i++) {
 		assert_int_equal(world_write(&world, i, 1), DISK_OK);

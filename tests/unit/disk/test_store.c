@@ -13,7 +13,6 @@ static void pages_are_read_back_and_survive_a_restart(void **state)
 	uint32_t pages;
 	bool found;
 
-	(void)state;
 	open_new(2);
 	pages = fill(40);
 	assert_int_equal(hits(pages), pages);
@@ -34,7 +33,6 @@ static void a_page_with_another_crc_than_its_request_is_not_written(void **state
 	static struct disk_request request[PAGES];
 	unsigned left = PAGES;
 
-	(void)state;
 	open_new(1);
 	for (uint32_t i = 0; i < PAGES; i++) {
 		struct disk_request *r = &request[i];
@@ -134,7 +132,6 @@ static void a_flipped_bit_is_never_a_wrong_hit(void **state)
 {
 	uint32_t flips = 0, kept = 0, stride = 197;
 
-	(void)state;
 	if (getenv("FLIP_STRIDE"))
 		stride = (uint32_t)atoi(getenv("FLIP_STRIDE"));
 	assert_true(stride);
@@ -158,7 +155,6 @@ static void a_flipped_bit_is_never_a_wrong_hit(void **state)
 
 static void a_unit_that_cannot_be_read_costs_its_pages(void **state)
 {
-	(void)state;
 	fill_and_remove();
 	for (unsigned open = 0; open < 2; open++)
 		for (uint32_t unit = 0; unit < UNITS; unit++) {
@@ -199,7 +195,6 @@ static bool start_without(uint32_t file, uint32_t unit, uint32_t units)
 
 static void a_path_whose_path_file_cannot_be_read_is_refused_and_kept(void **state)
 {
-	(void)state;
 	fill_and_remove();
 	restart(-1); /* all is synced */
 	assert_false(start_without(DEVICE_PATH_FILE, 0, 1));
@@ -211,7 +206,6 @@ static void a_sealed_segment_whose_opening_cannot_be_read_is_kept(void **state)
 	uint32_t sealed;
 	struct sim *damaged;
 
-	(void)state;
 	fill_and_remove();
 	sealed = segment_in(SEGMENT_SEALED);
 	assert_true(start_without(sealed, 0, 1));
@@ -228,7 +222,6 @@ static void a_sealed_segment_whose_opening_cannot_be_read_is_kept(void **state)
 /* The files would come back if the path grew again. */
 static void a_smaller_path_is_refused_if_a_file_behind_its_end_cannot_be_removed(void **state)
 {
-	(void)state;
 	for (unsigned fails = 0; fails < 2; fails++) {
 		struct disk_path_file *file;
 		struct sim *sim;
@@ -256,7 +249,6 @@ static void a_read_error_is_a_miss_and_many_take_the_path_out(void **state)
 {
 	bool found;
 
-	(void)state;
 	open_new(1);
 	fill(20);
 	world.sim[0]->fail_read = -5;
@@ -293,7 +285,6 @@ static void a_segment_whose_sync_failed_is_not_sealed(void **state)
 	uint32_t pages = 0, number;
 	struct sim *left;
 
-	(void)state;
 	open_new(1);
 	while (path->next == SEGMENT_NONE || path->segment[path->next].state != SEGMENT_READY)
 		assert_int_equal(world_write(&world, pages++, 1), DISK_OK);
@@ -316,7 +307,6 @@ static void a_segment_whose_sync_failed_is_not_sealed(void **state)
 
 static void a_full_device_takes_the_path_out(void **state)
 {
-	(void)state;
 	open_new(1);
 	fill(5);
 	world.sim[0]->fail_write = -28;
@@ -334,7 +324,6 @@ static void a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends
 	static _Alignas(4096) uint8_t page[4 * 4096], other[4096];
 	uint64_t now = clock_now_ns();
 
-	(void)state;
 	open_new(2);
 	fill(20);
 	held.data = page;
@@ -371,7 +360,6 @@ static void the_budget_of_a_day_drops_pages(void **state)
 {
 	unsigned written = 0;
 
-	(void)state;
 	open_new(1);
 	world.store.budget_bytes = world.store.budget_used + 20 * PAGE_UNIT;
 	for (uint32_t i = 0; i < 40; i++)
@@ -399,7 +387,6 @@ static enum disk_status write_units(uint32_t number, uint32_t units)
 
 static void a_page_is_bounded_by_its_segment_and_by_what_is_left_of_the_budget(void **state)
 {
-	(void)state;
 	open_new(1);
 	assert_int_equal(write_units(1, world.store.units - 3), DISK_TOO_LARGE);
 	assert_int_equal(write_units(1, world.store.units - 4), DISK_OK);
@@ -416,7 +403,6 @@ static void what_is_in_flight_and_tombstones_count_in_the_budget(void **state)
 	uint64_t before;
 	unsigned spent = 0;
 
-	(void)state;
 	open_new(1);
 	assert_int_equal(world_write(&world, 100, 1), DISK_OK);
 	before = world.store.budget_used;
@@ -446,7 +432,6 @@ static void what_is_in_flight_and_tombstones_count_in_the_budget(void **state)
 
 static void an_answer_after_the_path_has_left_is_no_error_of_it(void **state)
 {
-	(void)state;
 	open_new(1);
 	fill(5);
 	for (uint32_t i = 0; i < 5; i++)
@@ -467,7 +452,6 @@ static void tombstones_wait_for_each_other(void **state)
 	const struct store_path *path = &world.store.path[0];
 	uint64_t written;
 
-	(void)state;
 	open_new(1);
 	fill(TOMBSTONES_MAX + 1);
 	written = path->report.bytes_written;

@@ -36,7 +36,6 @@ static void a_program_that_ends_gives_its_status_and_text(void **state)
 {
 	char text[64];
 
-	(void)state;
 	assert_int_equal(script_run("echo one; exit 3", text), 3);
 	assert_string_equal(text, "one\n");
 }
@@ -45,7 +44,6 @@ static void a_program_that_is_not_there_and_one_that_crashes_differ(void **state
 {
 	char *absent[] = {"peercache-test-none", NULL}, text[64];
 
-	(void)state;
 	assert_int_equal(host_run(absent, text, sizeof(text)), -ENOENT);
 	assert_int_equal(script_run("echo two; kill -SEGV $$", text), -EINTR);
 	assert_string_equal(text, "two\n");
@@ -55,7 +53,6 @@ static void a_program_that_hangs_is_killed_and_told_apart(void **state)
 {
 	char text[64];
 
-	(void)state;
 	time_over = true;
 	assert_int_equal(script_run("exec sleep 1000", text), -ETIME);
 	time_over = false;
@@ -65,7 +62,6 @@ static void a_sigchld_that_the_caller_ignores_hides_no_status(void **state)
 {
 	char text[64];
 
-	(void)state;
 	signal(SIGCHLD, SIG_IGN);
 	assert_int_equal(script_run("echo four; exit 4", text), 4);
 	assert_string_equal(text, "four\n");

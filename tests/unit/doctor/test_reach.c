@@ -69,7 +69,6 @@ static enum reach reach(int first, int second, int third, int fourth)
 
 static void a_silent_address_leaves_time_to_those_behind_it(void **state)
 {
-	(void)state;
 	assert_int_equal(reach(EINPROGRESS, EINPROGRESS, EINPROGRESS, 0), REACH_OPEN);
 	assert_int_equal(polls, 3);
 	/* no time passes here, so that the parts are 1/4, 1/3 and 1/2 of all; 1 ms is rounded up */
@@ -80,7 +79,6 @@ static void a_silent_address_leaves_time_to_those_behind_it(void **state)
 
 static void what_tells_most_of_several_addresses_is_said(void **state)
 {
-	(void)state;
 	assert_int_equal(reach(ENETUNREACH, EINPROGRESS, ECONNREFUSED, EINPROGRESS), REACH_REFUSED);
 	assert_int_equal(reach(EINPROGRESS, ENETUNREACH, ENETUNREACH, ENETUNREACH), REACH_SILENT);
 	assert_int_equal(

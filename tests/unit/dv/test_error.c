@@ -24,7 +24,6 @@ static void each_thread_has_its_own_error_text(void **state)
 	pthread_t thread;
 	void *untouched;
 
-	(void)state;
 	assert_int_equal(dv_fail(-ENOENT, "opening %s: %m", "mlx5_9"), -ENOENT);
 	assert_string_equal(dv_error(), "opening mlx5_9: No such file or directory");
 	assert_int_equal(pthread_create(&thread, NULL, other_thread, NULL), 0);
@@ -34,7 +33,6 @@ static void each_thread_has_its_own_error_text(void **state)
 
 static void every_syndrome_has_a_text(void **state)
 {
-	(void)state;
 	assert_string_equal(dv_syndrome(0), "done");
 	assert_string_equal(dv_syndrome(0x05), "flushed");
 	assert_string_equal(dv_syndrome(0x13), "remote access error");
@@ -53,7 +51,6 @@ static void a_failed_open_sets_the_error_and_not_the_output(void **state)
 	};
 	struct dv_device *device = (void *)&wrong;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		dv_fail(0, "unset");
 		assert_true(dv_open(&wrong[i], &device) < 0);

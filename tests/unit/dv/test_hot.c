@@ -50,7 +50,6 @@ static void a_read_with_one_segment_has_the_prm_layout(void **state)
 	struct dv_sge sge = {0x2122232425262728, 0x00010002, 0x11121314};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	assert_int_equal(
 		dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1, DV_CE_ALWAYS), 0);
 	assert_memory_equal(queue, expected, sizeof(expected));
@@ -65,7 +64,6 @@ static void a_write_differs_in_its_opcode(void **state)
 	struct dv_sge sge = {1, 2, 3};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	dv_post(&sq, DV_WRITE, 4, 5, &sge, 1, DV_CE_ALWAYS);
 	assert_int_equal(queue[3], 0x08);
 	assert_int_equal(queue[11], 0x08);
@@ -77,7 +75,6 @@ static void a_wqe_has_the_low_16_bits_of_its_index(void **state)
 	struct dv_sge sge = {1, 2, 3};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	sq.pi = sq.ci = sq.rung = 0x5fffe;
 	assert_int_equal(dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0), 0x5fffe);
 	assert_memory_equal(queue + 6 * 64, expected, 4);
@@ -89,7 +86,6 @@ static void a_third_segment_at_the_queue_end_is_in_the_first_block(void **state)
 	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {0x55, 0x33, 0x44}};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	sq.pi = sq.ci = sq.rung = BLOCKS - 1;
 	dv_post(&sq, DV_READ, 7, 8, sges, 3, DV_CE_ALWAYS);
 	/* the WQE's length field (ds), in units of 16 bytes */
@@ -103,7 +99,6 @@ static void a_third_segment_at_the_queue_end_is_in_the_first_block(void **state)
 
 static void blocks_are_counted_from_segments(void **state)
 {
-	(void)state;
 	assert_int_equal(dv_wqe_blocks(0), 1);
 	assert_int_equal(dv_wqe_blocks(1), 1);
 	assert_int_equal(dv_wqe_blocks(2), 1);
@@ -117,7 +112,6 @@ static void a_series_writes_the_same_bytes_as_single_posts(void **state)
 	struct dv_keys keys = dv_keys(0x12345678, 0xddeeff01);
 	struct dv_series series;
 
-	(void)state;
 	sq.pi = sq.ci = sq.rung = 0x5fffd; /* the queue's end and that of 16 bits are passed */
 	for (uint32_t i = 0; i < BLOCKS; i++) {
 		struct dv_sge sge = {0x1122334455667788 + i, 0x99aabbcc + i, 0xddeeff01};
@@ -152,7 +146,6 @@ static void dv_signal_last_sets_the_flag_of_the_last_wqe(void **state)
 	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	sq.pi = sq.ci = sq.rung = BLOCKS - 2;
 	dv_post(&sq, DV_READ, 4, 5, sges, 1, DV_CE_ERROR_ONLY);
 	/* this WQE wraps at the end of the queue */
@@ -169,7 +162,6 @@ static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
 	struct dv_sge sge = {1, 2, 3};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	dv_ring(&sq);
 	/* dv_ring() without a posted WQE writes nothing to the doorbell register */
 	assert_int_equal(doorbell(0), 0);
@@ -200,7 +192,6 @@ static void the_doorbell_record_holds_16_bits(void **state)
 	struct dv_sge sge = {1, 2, 3};
 	struct dv_sq sq = new_sq();
 
-	(void)state;
 	sq.pi = sq.ci = sq.rung = 0x1ffff;
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_ring(&sq);
@@ -229,7 +220,6 @@ static void initial_cqes_are_not_completions(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
-	(void)state;
 	assert_false(dv_cq_has(&cq));
 	assert_int_equal(dv_poll(&cq, done, 8), 0);
 	/* the CQE has the correct owner bit, but its opcode is INVALID */
@@ -242,7 +232,6 @@ static void the_owner_bit_changes_every_round(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
-	(void)state;
 	for (uint32_t i = 0; i < 4 * CQES; i++) {
 		uint8_t round = i / CQES & 1;
 
@@ -263,7 +252,6 @@ static void a_poll_returns_at_most_max_completions(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
-	(void)state;
 	for (uint32_t i = 0; i < CQES; i++)
 		complete(&cq, i, MLX5_CQE_REQ, 0, 0);
 	assert_int_equal(dv_poll(&cq, done, 3), 3);
@@ -278,7 +266,6 @@ static void the_consumer_index_has_24_bits(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
-	(void)state;
 	cq.ci = 0x2ffffff;
 	complete(&cq, 3, MLX5_CQE_REQ, 1, 0);
 	assert_int_equal(dv_poll(&cq, done, 8), 1);
@@ -290,7 +277,6 @@ static void an_error_cqe_returns_its_syndrome(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
-	(void)state;
 	complete(&cq, 0, MLX5_CQE_REQ_ERR, 0, DV_SYNDROME_REMOTE_ACCESS);
 	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error CQE with syndrome 0 */
 	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* a CQE with an opcode of receive queues */
@@ -307,7 +293,6 @@ static void a_128_byte_cqe_uses_its_last_64_bytes(void **state)
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(128);
 
-	(void)state;
 	for (uint32_t i = 0; i < 2 * CQES; i++) {
 		complete(&cq, i % CQES, MLX5_CQE_REQ, i / CQES & 1, 0);
 		assert_int_equal(dv_poll(&cq, done, 8), 1);

@@ -14,7 +14,6 @@ static void a_cq_has_a_power_of_two_of_64_byte_cqes(void **state)
 	} rows[] = {{1, 2}, {2, 2}, {3, 4}, {33, 64}, {64, 64}, {16384, 16384}};
 	struct dv_device *device = stub_open();
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct dv_cq cq;
 
@@ -48,7 +47,6 @@ static void an_impossible_cq_is_refused(void **state)
 	struct dv_device *device = stub_open();
 	struct dv_cq cq = {.cqn = 42};
 
-	(void)state;
 	assert_int_equal(ops->cq_create(device, 0, &cq), -EINVAL);
 	assert_int_equal(ops->cq_create(device, 4194304, &cq), -EINVAL);
 	error_has("supports 1 to 4194303");
@@ -76,7 +74,6 @@ static void each_hot_handle_has_its_own_ibv_cq(void **state)
 	struct dv_device *device = stub_open();
 	struct dv_cq cq[3], stranger = {.cqn = 9};
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		stub.cq_raw.cqn = i;
 		assert_int_equal(ops->cq_create(device, 64, &cq[i]), 0);

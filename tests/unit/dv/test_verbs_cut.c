@@ -12,7 +12,6 @@ static void a_killed_qp_is_destroyed_but_its_hot_handle_stays(void **state)
 {
 	struct pair p = pair_make();
 
-	(void)state;
 	/* WQEs are posted and not completed, so the QP is not drained */
 	p.sq->pi = 5;
 	assert_int_equal(ops->qp_kill(p.qp), 0);
@@ -28,7 +27,6 @@ static void a_qp_that_cannot_be_destroyed_can_be_killed_again(void **state)
 {
 	struct pair p = pair_make();
 
-	(void)state;
 	stub.destroy_fails = true;
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
 	error_has("destroying QP 0x4711 of mlx5_0: Input/output error");
@@ -64,7 +62,6 @@ static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 	struct dv_mr mr = {0};
 	char memory[64];
 
-	(void)state;
 	assert_int_equal(ops->mr_register(p.device,
 				 &(struct dv_memory){.base = memory,
 					 .length = 64,
@@ -117,7 +114,6 @@ static void a_device_is_opened_anew_or_stays_as_after_the_cut(void **state)
 	char memory[64];
 	int fd, rc;
 
-	(void)state;
 	p = pair_to_cut(&fd);
 	assert_int_equal(ops->reopen(p.device), 0); /* it is open */
 	assert_int_equal(registers(&p, memory, &before), 0);
@@ -162,7 +158,6 @@ static void a_cut_fails_while_a_page_of_the_device_is_mapped(void **state)
 	struct pair p = pair_to_cut(&fd);
 	void *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
 
-	(void)state;
 	assert_ptr_not_equal(page, MAP_FAILED);
 	assert_int_equal(ops->cut(p.device), -EBUSY);
 	error_has("a page of it is still mapped");
@@ -192,7 +187,6 @@ static void overlapping_calls_do_not_block_a_cut(void **state)
 	pthread_t cutter;
 	void *rc;
 
-	(void)state;
 	alarm(20); /* the signal ends the loop below if dv_cut() never gets the lock */
 	assert_true(dv_verbs_enter(p.device));
 	assert_int_equal(pthread_create(&cutter, NULL, cut, p.device), 0);

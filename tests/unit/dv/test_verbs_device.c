@@ -22,7 +22,6 @@ static void a_roce_port_is_opened_with_all_its_attributes(void **state)
 	struct dv_device *device = stub_open();
 	struct dv_attributes attributes;
 
-	(void)state;
 	assert_ptr_equal(device->ops, &dv_verbs_ops);
 	dv_verbs_ops.attributes(device, &attributes);
 	assert_string_equal(device->name, "mlx5_0");
@@ -62,7 +61,6 @@ static void the_best_gid_of_the_table_is_chosen(void **state)
 		{{{0, NULL}}, -1},
 	};
 
-	(void)state;
 	for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
 		struct dv_device *device;
 
@@ -88,7 +86,6 @@ static void the_gid_index_is_not_the_place_in_the_list(void **state)
 {
 	struct dv_device *device;
 
-	(void)state;
 	stub.gid_count = 0;
 	stub_gid(0, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.9");
 	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2");
@@ -107,7 +104,6 @@ static void a_configured_gid_index_is_checked_and_used(void **state)
 	struct dv_options options = {.name = "mlx5_0", .gid_index = 1};
 	struct dv_device *device;
 
-	(void)state;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
 	/* a link-local GID is chosen, because the settings request its index */
 	assert_int_equal(device->path.gid_index, 1);
@@ -128,7 +124,6 @@ static void infiniband_uses_its_lid_and_first_gid(void **state)
 {
 	struct dv_device *device;
 
-	(void)state;
 	stub.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
 	stub.port.lid = 12;
 	stub_gid(0, IBV_GID_TYPE_IB, "fe80::b");
@@ -152,7 +147,6 @@ static void unusable_devices_are_refused_with_a_reason(void **state)
 	struct dv_options options = {.name = "mlx5_9", .gid_index = -1};
 	char long_name[NAME_BYTES_MAX + 1];
 
-	(void)state;
 	refused(&options, -ENODEV, "there is no NIC mlx5_9 here; `rdma link` shows: mlx5_7 mlx5_0");
 	stub.fail_at = stub.calls + 1;
 	stub.fail_errno = ENOSYS; /* the errno that libibverbs returns on a kernel without RDMA */
@@ -201,7 +195,6 @@ static void a_gid_that_moves_is_found_again(void **state)
 	struct dv_device *device;
 	struct dv_qp old = {0};
 
-	(void)state;
 	stub.gid_count = 0;
 	stub_gid(0, IBV_GID_TYPE_ROCE_V2, "fe80::1");
 	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2");
@@ -236,7 +229,6 @@ static void a_port_without_a_link_can_be_opened_for_later(void **state)
 	struct dv_options options = {.name = "mlx5_0", .gid_index = 1, .later = true};
 	struct dv_device *device;
 
-	(void)state;
 	stub.port.state = IBV_PORT_DOWN;
 	stub.gid_count = 0;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
@@ -254,7 +246,6 @@ static void a_small_mtu_is_logged(void **state)
 {
 	char text[sizeof(stub.log)];
 
-	(void)state;
 	stub.port.active_mtu = IBV_MTU_1024;
 	stub.fail_at = 6; /* the protection domain fails, which comes after the warning */
 	stub.fail_errno = EIO;
@@ -268,7 +259,6 @@ static void a_failure_at_any_step_frees_everything(void **state)
 	struct dv_device *device = stub_open();
 	unsigned steps = stub.calls;
 
-	(void)state;
 	dv_verbs_ops.close(device);
 	/*
 	 * The 8 steps of dv_open(): device list, open, device, port, GIDs, PD, TD, parent domain.
@@ -288,7 +278,6 @@ static void reads_in_flight_are_limited_to_sixteen(void **state)
 {
 	struct dv_device *device;
 
-	(void)state;
 	stub.limits.max_qp_rd_atom = 128;
 	stub.limits.max_qp_init_rd_atom = 4;
 	device = stub_open();
@@ -308,7 +297,6 @@ static void the_traffic_class_comes_from_sysfs_or_the_settings(void **state)
 		{"Global tclass=999\n", -1, 0}, {"none\nGlobal tclass=8\n", -1, 8}};
 	char folder[] = "/tmp/test-verbs-XXXXXX", path[128];
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	snprintf(path, sizeof(path), "%s/tc", folder);
 	assert_int_equal(mkdir(path, 0700), 0);
@@ -342,7 +330,6 @@ static void path_options_out_of_range_are_refused(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = 256};
 
-	(void)state;
 	refused(&options, -EINVAL, "traffic class 256 (-1 to 255)");
 	options.traffic_class = 0;
 	options.service_level = 16;
@@ -364,7 +351,6 @@ static void the_port_rate_is_lanes_times_lane_rate(void **state)
 	} rows[] = {{32, 2, 100000000000ull}, {64, 2, 200000000000ull}, {128, 4, 800000000000ull},
 		{32, 1, 25000000000ull}, {16, 2, 56250000000ull}, {0, 2, 0}, {32, 0, 0}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct ibv_port_attr port = {
 			.active_speed = rows[i].speed, .active_width = rows[i].width};
@@ -377,7 +363,6 @@ static void closing_a_device_with_memory_regions_is_logged(void **state)
 {
 	struct dv_device *device = stub_open();
 
-	(void)state;
 	stub.alive.mr = 1;
 	dv_verbs_ops.close(device);
 	assert_non_null(strstr(stub.log, "closing mlx5_0"));

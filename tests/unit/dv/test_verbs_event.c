@@ -44,7 +44,6 @@ static void events_of_another_port_are_ignored(void **state)
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .port = 2};
 	struct dv_device *device;
 
-	(void)state;
 	stub.limits.phys_port_cnt = 2;
 	for (unsigned i = 0; i < STUB_GIDS; i++)
 		stub.gids[i].port_num = 2;
@@ -66,7 +65,6 @@ static void a_failed_queue_pair_is_named(void **state)
 {
 	struct dv_device *device = stub_open();
 
-	(void)state;
 	next.element.qp = &stub_qp;
 	assert_int_equal(next_event(device, IBV_EVENT_QP_FATAL).kind, DV_EVENT_QP_ERROR);
 	assert_int_equal(next_event(device, IBV_EVENT_QP_FATAL).qpn, 0x4711);

@@ -24,7 +24,6 @@ static void a_region_gets_the_fewest_access_rights(void **state)
 	};
 	struct dv_device *device = stub_open();
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct dv_mr mr;
 
@@ -55,7 +54,6 @@ static void a_refused_region_has_an_explanation(void **state)
 	struct dv_mr mr = {.lkey = 42};
 	struct rlimit old, small, large;
 
-	(void)state;
 	assert_int_equal(ops->mr_register(device,
 				 &(struct dv_memory){.base = NULL, .length = 1, .memfd = -1}, &mr),
 		-EINVAL);
@@ -113,7 +111,6 @@ static void a_region_that_stays_registered_keeps_its_handle(void **state)
 	struct dv_device *device = stub_open();
 	struct dv_mr mr;
 
-	(void)state;
 	assert_int_equal(
 		ops->mr_register(device,
 			&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1}, &mr),
@@ -138,7 +135,6 @@ static void a_registration_of_another_process_is_taken_over_once(void **state)
 	struct dv_device *device = stub_open();
 	struct dv_mr own, mr = {0}, other;
 
-	(void)state;
 	assert_int_equal(
 		ops->mr_register(device,
 			&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1}, &own),
@@ -166,7 +162,6 @@ static void what_was_not_taken_over_is_deregistered(void **state)
 {
 	struct dv_device *device = stub_open();
 
-	(void)state;
 	stub.orphan = 300;
 	assert_int_equal(ops->mr_sweep(device), 1);
 	assert_int_equal(stub.orphan, 0);
@@ -184,7 +179,6 @@ static void memory_is_not_taken_over_while_a_process_has_a_domain_of_its_own(voi
 	uint32_t domain;
 	int fd;
 
-	(void)state;
 	stub.domain_of_another = 5; /* made before the device was lent: libmlx5's */
 	assert_int_equal(ops->lend(device, &fd, &domain), 0);
 	close(fd);

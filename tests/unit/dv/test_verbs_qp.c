@@ -10,7 +10,6 @@ static void a_qp_is_requested_with_these_attributes(void **state)
 	const struct ibv_qp_init_attr_ex *attr = &stub.qp_attr;
 	struct pair p = pair_make();
 
-	(void)state;
 	assert_int_equal(attr->qp_type, IBV_QPT_RC);
 	assert_int_equal(attr->sq_sig_all, 0);
 	assert_ptr_equal(attr->send_cq, ibv_cq_ex_to_cq(&stub_cq));
@@ -43,7 +42,6 @@ static void the_hot_handle_has_the_values_of_mlx5dv(void **state)
 	struct dv_sge sge = {0x1000, 4096, 7};
 	struct dv_address address;
 
-	(void)state;
 	assert_int_equal((uintptr_t)p.sq % 64, 0);
 	assert_ptr_equal(p.sq->buf, stub_queue);
 	assert_ptr_equal(p.sq->record, stub_record);
@@ -76,7 +74,6 @@ static void an_impossible_qp_is_refused_and_freed(void **state)
 	struct dv_qp *qp = (void *)&p;
 	struct dv_sq *sq = (void *)&p;
 
-	(void)state;
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
 	assert_int_equal(ops->qp_create(p.device, &stranger, 64, &qp, &sq), -EINVAL);
 	error_has("CQ 0x9 belongs to another NIC");
@@ -115,7 +112,6 @@ static void the_address_has_what_a_peer_needs(void **state)
 	struct pair p = pair_make();
 	struct dv_address address;
 
-	(void)state;
 	memset(&address, 0xff, sizeof(address));
 	ops->qp_address(p.qp, &address);
 	assert_int_equal(address.version, 1);
@@ -136,7 +132,6 @@ static void connecting_sets_every_attribute(void **state)
 	const struct ibv_qp_attr *rtr = &stub.modify[1].attr, *rts = &stub.modify[2].attr;
 	struct pair p;
 
-	(void)state;
 	stub.limits.max_qp_rd_atom = 8;
 	p = pair_make();
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
@@ -172,7 +167,6 @@ static void reads_in_flight_are_limited_by_the_peer(void **state)
 	struct dv_address remote = peer_address(), own;
 	struct pair p;
 
-	(void)state;
 	stub.limits.max_qp_rd_atom = 8;
 	p = pair_make();
 	ops->qp_address(p.qp, &own);
@@ -191,7 +185,6 @@ static void the_ack_timeout_is_read_back_from_the_device(void **state)
 	struct dv_address remote = peer_address();
 	struct pair p;
 
-	(void)state;
 	assert_int_equal(ops->open(&options, &p.device), 0);
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
@@ -212,7 +205,6 @@ static void an_unreadable_ack_timeout_is_the_requested_one(void **state)
 	struct dv_address remote = peer_address();
 	struct pair p = pair_make();
 
-	(void)state;
 	stub.ack_timeout = 20;
 	/* the third call from here fails; the calls are RTR, RTS, query */
 	stub.fail_at = stub.calls + 3;
@@ -232,7 +224,6 @@ static void a_path_has_the_configured_class_level_and_partition(void **state)
 	struct dv_address remote = peer_address();
 	struct pair p;
 
-	(void)state;
 	stub.port.pkey_tbl_len = 3;
 	assert_int_equal(ops->open(&options, &p.device), 0);
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
@@ -259,7 +250,6 @@ static void queue_pairs_to_one_peer_use_different_udp_ports(void **state)
 	static bool seen[1 << 16];
 	struct dv_address remote = peer_address();
 
-	(void)state;
 	memset(seen, 0, sizeof(seen));
 	for (unsigned i = 0; i < 256; i++) {
 		struct pair p;
@@ -283,7 +273,6 @@ static void infiniband_connects_by_lid(void **state)
 	struct dv_address remote = peer_address();
 	struct pair p;
 
-	(void)state;
 	stub.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
 	stub.port.lid = 12;
 	stub_gid(0, IBV_GID_TYPE_IB, "fe80::b");
@@ -305,7 +294,6 @@ static void a_malformed_address_is_refused_without_a_transition(void **state)
 	struct pair p = pair_make();
 	struct dv_address bad[9];
 
-	(void)state;
 	for (unsigned i = 0; i < 9; i++)
 		bad[i] = peer_address();
 	bad[0].version = 2;
@@ -333,7 +321,6 @@ static void a_failed_transition_is_named(void **state)
 	struct dv_address remote = peer_address();
 	struct pair p = pair_make();
 
-	(void)state;
 	stub.fail_errno = ETIMEDOUT;
 	stub.fail_at = stub.calls + 1;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -ETIMEDOUT);
@@ -351,7 +338,6 @@ static void an_error_is_one_transition(void **state)
 {
 	struct pair p = pair_make();
 
-	(void)state;
 	assert_int_equal(ops->qp_error(p.qp), 0);
 	assert_int_equal(stub.modifies, 2);
 	assert_int_equal(stub.modify[1].attr.qp_state, IBV_QPS_ERR);

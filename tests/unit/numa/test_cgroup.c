@@ -57,7 +57,6 @@ static int start(void **state)
 {
 	char command[128];
 
-	(void)state;
 	snprintf(command, sizeof(command), "rm -rf '%s'/*", dir);
 	assert_int_equal(system(command), 0);
 	put("proc/self/mountinfo", "23 1 8:1 / / rw - ext4 /dev/vda rw\n" V1 V2);
@@ -68,14 +67,12 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-	(void)state;
 	kernel_file_root(NULL);
 	return 0;
 }
 
 static void without_a_limit_nothing_is_lower(void **state)
 {
-	(void)state;
 	assert_int_equal(left_of(CGROUP_MEMORY, GIB), GIB);
 	put("sys/fs/cgroup/unified/a/memory.max", "max\n");
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
@@ -89,7 +86,6 @@ static void without_a_limit_nothing_is_lower(void **state)
 
 static void limits_of_version_1_and_of_parents_apply(void **state)
 {
-	(void)state;
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "536870912\n");
 	put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
 	assert_int_equal(left_of(CGROUP_MEMORY, GIB), 511 * MIB);
@@ -105,7 +101,6 @@ static void limits_of_version_1_and_of_parents_apply(void **state)
 
 static void memory_that_can_be_reclaimed_counts_as_unused(void **state)
 {
-	(void)state;
 	put("sys/fs/cgroup/unified/a/memory.max", "104857600\n");
 	put("sys/fs/cgroup/unified/a/memory.current", "104857600\n");
 	put("sys/fs/cgroup/unified/a/memory.stat",
@@ -123,7 +118,6 @@ static void memory_that_can_be_reclaimed_counts_as_unused(void **state)
 
 static void limits_of_huge_pages_and_tasks_are_read(void **state)
 {
-	(void)state;
 	put("proc/self/mountinfo", V2 "41 23 0:31 / /sys/fs/cgroup/pids rw - cgroup c rw,pids\n");
 	put("proc/self/cgroup", "8:pids:/p\n0::/a\n");
 	put("sys/fs/cgroup/pids/p/pids.max", "10\n");
@@ -137,7 +131,6 @@ static void limits_of_huge_pages_and_tasks_are_read(void **state)
 
 static void limits_of_processor_time_are_read(void **state)
 {
-	(void)state;
 	put("proc/self/cgroup", "4:memory:/a/b\n");
 	assert_false(cgroup_shown(CGROUP_CPU));
 	put("proc/self/mountinfo", V2 "41 23 0:31 / /sys/fs/cgroup/cpu rw - cgroup c rw,cpu\n");

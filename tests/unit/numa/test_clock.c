@@ -21,7 +21,6 @@ static uint64_t kernel_ns(void)
 
 static void the_clock_is_clock_monotonic(void **state)
 {
-	(void)state;
 	for (int i = 0; i < 1000; i++) {
 		uint64_t before = kernel_ns(), now = clock_now_ns(), after = kernel_ns();
 
@@ -33,7 +32,6 @@ static void the_clock_never_goes_back(void **state)
 {
 	uint64_t last = clock_now_ns();
 
-	(void)state;
 	for (int i = 0; i < 100000; i++) {
 		uint64_t now = clock_now_ns();
 
@@ -44,7 +42,6 @@ static void the_clock_never_goes_back(void **state)
 
 static void a_test_can_set_and_restore_the_clock(void **state)
 {
-	(void)state;
 	clock_test_set(42);
 	assert_int_equal(clock_now_ns(), 42);
 	assert_int_equal(clock_now_ns(), 42);
@@ -56,7 +53,6 @@ static void clock_start_calibrates_the_ticks_once(void **state)
 {
 	uint64_t scale;
 
-	(void)state;
 	assert_int_equal(clock_tick_scale, 0);
 	clock_start();
 	scale = clock_tick_scale;
@@ -69,7 +65,6 @@ static void ticks_measure_the_same_time_as_the_clock(void **state)
 {
 	bool agreed = false;
 
-	(void)state;
 	clock_start();
 	assert_int_equal(clock_ticks_ns(0), 0);
 	assert_int_equal(clock_ticks_ns(UINT64_MAX), clock_ticks_ns(UINT64_C(1) << 38));

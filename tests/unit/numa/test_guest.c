@@ -46,7 +46,6 @@ static void take_away(const char *path)
 
 static int setup(void **state)
 {
-	(void)state;
 	strcpy(root + strlen(root) - 6, "XXXXXX");
 	assert_non_null(mkdtemp(root));
 	kernel_file_root(root);
@@ -58,7 +57,6 @@ static int teardown(void **state)
 {
 	char command[64];
 
-	(void)state;
 	kernel_file_root(NULL);
 	guest_test_cpu(-1);
 	snprintf(command, sizeof(command), "rm -r %s", root);
@@ -67,7 +65,6 @@ static int teardown(void **state)
 
 static void a_machine_without_any_sign_is_no_guest(void **state)
 {
-	(void)state;
 	assert_null(guest_sign());
 	put("/sys/class/dmi/id/sys_vendor", "Dell Inc.\n");
 	put("/sys/class/dmi/id/product_name", "PowerEdge XE9680\n");
@@ -77,7 +74,6 @@ static void a_machine_without_any_sign_is_no_guest(void **state)
 
 static void the_processors_bit_makes_a_guest(void **state)
 {
-	(void)state;
 	guest_test_cpu(1);
 	assert_non_null(strstr(guest_sign(), "CPUID"));
 }
@@ -90,7 +86,6 @@ static void each_file_makes_a_guest(void **state)
 		{"/sys/class/dmi/id/product_name", "KVM Virtual Machine\n"},
 		{"/sys/class/dmi/id/bios_vendor", "VMware, Inc.\n"}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(sign) / sizeof(sign[0]); i++) {
 		assert_null(guest_sign());
 		put(sign[i][0], sign[i][1]);
@@ -102,7 +97,6 @@ static void each_file_makes_a_guest(void **state)
 
 static void an_empty_file_is_no_sign(void **state)
 {
-	(void)state;
 	put("/sys/hypervisor/type", "\n");
 	put("/sys/class/dmi/id/sys_vendor", "");
 	assert_null(guest_sign());

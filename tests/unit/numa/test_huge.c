@@ -54,7 +54,6 @@ static void put(const char *path, const char *content)
  */
 static int start(void **state)
 {
-	(void)state;
 	log_flush();
 	log_test_capture(text, sizeof(text));
 	put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n");
@@ -74,7 +73,6 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-	(void)state;
 	log_test_capture(NULL, 0);
 	kernel_file_root(NULL);
 	return 0;
@@ -85,7 +83,6 @@ static void small_pages_are_zeroed_writable_and_shared_by_fd(void **state)
 	struct huge h;
 	char byte = 0;
 
-	(void)state;
 	assert_int_equal(huge_open("t-small", 3 * MIB + 1, -1, false, &h), 0);
 	assert_int_equal(h.bytes, 3 * MIB + 4096);
 	assert_int_equal(h.page_bytes, 4096);
@@ -109,7 +106,6 @@ static void a_core_dump_contains_no_pool(void **state)
 	char line[512];
 	FILE *maps;
 
-	(void)state;
 	SKIP_EMULATED("it reports invented flags in /proc/self/smaps");
 	assert_int_equal(huge_open("test", 4 * MIB, -1, false, &huge), 0);
 	maps = fopen("/proc/self/smaps", "re");
@@ -131,7 +127,6 @@ static void zero_and_overflowing_sizes_are_refused(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	assert_int_equal(huge_open("t-none", 0, -1, false, &h), -EINVAL);
 	assert_int_equal(huge_open("t-none", SIZE_MAX, -1, false, &h), -EINVAL);
 }
@@ -140,7 +135,6 @@ static void the_limit_of_a_parent_cgroup_applies(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	put("proc/self/cgroup", "1:name=x:/other\n0::/a/b\n");
 	put("sys/fs/cgroup/a/memory.max", "1073741824\n");
 	put("sys/fs/cgroup/a/memory.current", "536870912\n");
@@ -155,7 +149,6 @@ static void huge_pages_that_the_cgroup_does_not_allow_are_not_used(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	put(HUGE_DIR "/free_hugepages", "100\n");
 	put("proc/self/cgroup", "0::/pod\n");
 	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "4194304\n");
@@ -171,7 +164,6 @@ static void memory_of_an_untouched_pool_is_not_available(void **state)
 {
 	struct huge a, b;
 
-	(void)state;
 	assert_int_equal(huge_open("t-first", 5120 * MIB, -1, false, &a), 0);
 	assert_int_equal(huge_open("t-second", 5120 * MIB, -1, false, &b), -ENOMEM);
 	assert_non_null(strstr(text, "5120 MiB already promised"));
@@ -184,7 +176,6 @@ static void too_few_huge_pages_cause_small_pages_and_one_warning(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	put(HUGE_DIR "/free_hugepages", "3\n");
 	put(HUGE_DIR "/resv_hugepages", "1\n");
 	assert_int_equal(huge_open("t-few", 6 * MIB, -1, true, &h), 0);
@@ -199,7 +190,6 @@ static void a_kernel_that_refuses_huge_pages_causes_small_pages(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	SKIP_EMULATED("it searches page by page for room for 1 TiB, which takes half a minute");
 	/* The files report more free huge pages than the kernel of this machine has. */
 	put(HUGE_DIR "/free_hugepages", "1000000\n");
@@ -212,7 +202,6 @@ static void surplus_huge_pages_count_only_if_memory_is_available(void **state)
 {
 	struct huge h;
 
-	(void)state;
 	put(HUGE_DIR "/nr_overcommit_hugepages", "100\n");
 	put("proc/meminfo", "MemAvailable: 102400 kB\n");
 	assert_int_equal(huge_open("t-over", 160 * MIB, -1, true, &h), -ENOMEM);
@@ -225,7 +214,6 @@ static void memory_is_placed_on_the_requested_node(void **state)
 	struct huge h;
 	int mode = -1;
 
-	(void)state;
 	SKIP_EMULATED("it has no get_mempolicy()");
 	assert_int_equal(huge_open("t-node", 2 * MIB, 0, false, &h), 0);
 	assert_int_equal(get_mempolicy(&mode, mask, 8 * sizeof(mask), h.base, MPOL_F_ADDR), 0);
@@ -242,7 +230,6 @@ static void memory_is_only_the_owner_s_to_open(void **state)
 	struct stat st;
 	int copy;
 
-	(void)state;
 	assert_int_equal(huge_open("test", MIB, -1, false, &h), 0);
 	assert_int_equal(fstat(h.fd, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);

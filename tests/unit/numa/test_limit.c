@@ -15,7 +15,6 @@
 
 static void an_error_without_a_limit_is_its_text(void **state)
 {
-	(void)state;
 	assert_string_equal(limit_error(ENOSPC), "No space left on device");
 	assert_string_equal(limit_error(-ENOSPC), "No space left on device");
 }
@@ -29,7 +28,6 @@ static void a_limit_is_named_with_its_value_and_its_remedy(void **state)
 		{-EMFILE, RLIMIT_NOFILE, "RLIMIT_NOFILE is 123", "LimitNOFILE="},
 		{EAGAIN, RLIMIT_NPROC, "RLIMIT_NPROC is 123", "TasksMax="}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
 		struct rlimit before, low;
 		const char *text;

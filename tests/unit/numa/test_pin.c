@@ -26,7 +26,6 @@ static void a_claim_is_exclusive_until_it_is_closed(void **state)
 {
 	int fd, other, holder = 0;
 
-	(void)state;
 	/* pin_holder() creates neither the directory of claims nor the core's file. */
 	assert_int_equal(pin_holder(3), 0);
 	assert_int_equal(rmdir(dir), 0);
@@ -50,7 +49,6 @@ static void impossible_cores_are_refused(void **state)
 {
 	int fd = -5, holder;
 
-	(void)state;
 	assert_int_equal(pin_claim(-1, &fd, &holder), -EINVAL);
 	assert_int_equal(pin_claim(1 << 20, &fd, &holder), -EINVAL);
 	assert_int_equal(fd, -5);
@@ -63,7 +61,6 @@ static void a_run_directory_that_cannot_be_created_is_an_error(void **state)
 {
 	int fd, holder;
 
-	(void)state;
 	setenv("PEERCACHE_RUN_DIR", "/proc/nonexistent/here", 1);
 	assert_int_equal(pin_claim(0, &fd, &holder), -ENOENT);
 	assert_int_equal(pin_holder(0), 0);
@@ -74,7 +71,6 @@ static void a_pinned_thread_runs_on_its_core(void **state)
 {
 	cpu_set_t before, now;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
 	assert_int_equal(pin_self(-1), 0);
 	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
@@ -94,7 +90,6 @@ static void the_cores_near_a_node_are_left(void **state)
 	cpu_set_t set, before;
 	FILE *file;
 
-	(void)state;
 	snprintf(path, sizeof(path), "mkdir -p '%s/sys/devices/system/node/node1'", dir);
 	assert_int_equal(system(path), 0);
 	snprintf(path, sizeof(path), "%s/sys/devices/system/node/node1/cpulist", dir);

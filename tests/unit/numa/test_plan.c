@@ -25,7 +25,6 @@ static void assert_noted(const char *part)
 
 static void rails_of_a_full_node_get_cores_of_another_and_a_note(void **state)
 {
-	(void)state;
 	machine(SAVED);
 	set("rail.devices=mlx5_4,mlx5_5");
 	for (unsigned i = 0; i < t->cpus; i++) {
@@ -40,7 +39,6 @@ static void rails_of_a_full_node_get_cores_of_another_and_a_note(void **state)
 
 static void physical_cores_are_shared_only_when_none_is_free(void **state)
 {
-	(void)state;
 	machine("synthetic:pack:1 [numa] core:3 pu:2");
 	set("rail.devices=soft,soft");
 	assert_int_equal(make(), 0);
@@ -56,7 +54,6 @@ static void physical_cores_are_shared_only_when_none_is_free(void **state)
 
 static void with_two_cores_nothing_is_pinned(void **state)
 {
-	(void)state;
 	machine(TWO_CORES);
 	assert_int_equal(make(), 0);
 	assert_int_equal(p.rail[0].core, -1);
@@ -69,7 +66,6 @@ static void with_two_cores_nothing_is_pinned(void **state)
 /* A seed only: no core is taken, and its memory belongs to no node. */
 static void an_engine_without_rails_pins_nothing(void **state)
 {
-	(void)state;
 	machine("synthetic:pack:1 [numa] core:1 pu:1");
 	set("rail.devices=none");
 	set("rail.polling=busy");
@@ -85,7 +81,6 @@ static void an_engine_without_rails_pins_nothing(void **state)
 
 static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 {
-	(void)state;
 	machine(FOUR_CORES);
 	set("rail.cores=2");
 	set("control.core=2");
@@ -99,7 +94,6 @@ static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 
 static void unpinned_rails_share_one_poll_core_by_default(void **state)
 {
-	(void)state;
 	machine(TWO_CORES);
 	set("rail.devices=soft:0,soft:1,soft:2");
 	assert_int_equal(make(), 0);
@@ -119,7 +113,6 @@ static void unpinned_rails_share_one_poll_core_by_default(void **state)
 
 static void rails_with_the_same_named_core_share_a_poll_core(void **state)
 {
-	(void)state;
 	machine(FOUR_CORES);
 	set("rail.devices=soft:0,soft:1,soft:2");
 	set("rail.cores=2,3,2");
@@ -140,7 +133,6 @@ static void rails_with_the_same_named_core_share_a_poll_core(void **state)
 
 static void named_cores_are_used(void **state)
 {
-	(void)state;
 	machine(SAVED);
 	set("rail.devices=mlx5_0,mlx5_1");
 	set("rail.cores= 5 , 3");
@@ -181,7 +173,6 @@ static void unusable_named_cores_are_refused(void **state)
 		{"3", -EBUSY, "core 3 is claimed by process 4711"},
 	};
 
-	(void)state;
 	machine(FOUR_CORES);
 	t->cpu[2].allowed = false;
 	t->cpu[3].holder = 4711;
@@ -200,7 +191,6 @@ static void unusable_named_cores_are_refused(void **state)
 
 static void a_nic_that_has_vanished_is_a_rail_that_is_absent(void **state)
 {
-	(void)state;
 	machine(SAVED);
 	set("rail.devices=mlx5_8,mlx5_0");
 	assert_int_equal(make(), 0);
@@ -217,7 +207,6 @@ static void a_nic_that_has_vanished_is_a_rail_that_is_absent(void **state)
 
 static void devices_must_exist_and_be_named_once(void **state)
 {
-	(void)state;
 	machine(SAVED);
 	set("rail.devices=mlx5_9");
 	assert_int_equal(make(), -EINVAL);
@@ -244,7 +233,6 @@ static void devices_must_exist_and_be_named_once(void **state)
 
 static void a_note_that_is_too_long_is_truncated(void **state)
 {
-	(void)state;
 	machine("synthetic:pack:1 [numa] core:17 pu:2");
 	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft");
 	set("rail.cores=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14");
@@ -257,7 +245,6 @@ static void helper_threads_avoid_the_named_cores_but_the_last_one(void **state)
 {
 	cpu_set_t all, left;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	p = (struct plan){.control_core = -1};
 	plan_cores_beside(&p, &left);

@@ -21,7 +21,6 @@ static void a_core_shared_with_the_control_plane_is_claimed_once(void **state)
 {
 	struct plan_claims claims;
 
-	(void)state;
 	machine(FOUR_CORES);
 	set("rail.cores=2");
 	set("control.core=2");
@@ -34,7 +33,6 @@ static void a_core_shared_by_rails_is_claimed_once(void **state)
 {
 	struct plan_claims claims;
 
-	(void)state;
 	machine(FOUR_CORES);
 	set("rail.devices=soft,soft,soft,soft");
 	set("rail.poll_cores=1");
@@ -48,7 +46,6 @@ static void without_a_run_directory_nothing_is_claimed(void **state)
 {
 	struct plan_claims claims;
 
-	(void)state;
 	machine(FOUR_CORES);
 	setenv("PEERCACHE_RUN_DIR", "/proc/nonexistent/here", 1);
 	assert_int_equal(plan_claim(t, &s, &p, &claims), 0);
@@ -64,7 +61,6 @@ static void a_plan_is_printed_as_a_table(void **state)
 	size_t bytes;
 	FILE *out = open_memstream(&out_text, &bytes);
 
-	(void)state;
 	machine(FOUR_CORES);
 	set("rail.devices=soft:0,soft:1,soft:2");
 	assert_int_equal(make(), 0);

@@ -26,7 +26,6 @@ static char text[4096];
 
 static int start(void **state)
 {
-	(void)state;
 	log_test_capture(text, sizeof(text));
 	return 0;
 }
@@ -35,7 +34,6 @@ static void a_synthetic_topology_has_its_cores_and_nodes(void **state)
 {
 	struct topology *t;
 
-	(void)state;
 	assert_int_equal(machine_open("synthetic:pack:2 [numa] core:4 pu:2", &t), 0);
 	assert_int_equal(t->cpus, 16);
 	assert_int_equal(t->nodes, 2);
@@ -59,7 +57,6 @@ static void a_saved_topology_has_the_node_of_each_nic(void **state)
 {
 	struct topology *t;
 
-	(void)state;
 	assert_int_equal(machine_open(SAVED, &t), 0);
 	assert_int_equal(t->cpus, 40);
 	assert_int_equal(t->nodes, 2);
@@ -81,7 +78,6 @@ static void hardware_threads_of_one_core_share_a_physical_number(void **state)
 {
 	struct topology *t;
 
-	(void)state;
 	assert_int_equal(machine_open(SAVED, &t), 0);
 	for (int cpu = 0; cpu < 20; cpu++) {
 		assert_int_equal(
@@ -98,7 +94,6 @@ static void allowed_cores_follow_the_affinity_mask(void **state)
 	struct topology *t;
 	int first = 0;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	while (!CPU_ISSET(first, &all))
 		first++;
@@ -121,7 +116,6 @@ static void claimed_cores_have_their_holder(void **state)
 	struct topology *t;
 	int core = sched_getcpu(), fd, holder;
 
-	(void)state;
 	assert_int_equal(pin_claim(core, &fd, &holder), 0);
 	assert_int_equal(topology_open(&t), 0);
 	for (unsigned i = 0; i < t->cpus; i++)

@@ -19,7 +19,6 @@ static struct poll_core core;
 
 static int start(void **state)
 {
-	(void)state;
 	memset(rails, 0, sizeof(rails));
 	memset(&core, 0, sizeof(core));
 	for (unsigned i = 0; i < 2; i++)
@@ -31,7 +30,6 @@ static int start(void **state)
 
 static void each_doorbell_cqe_and_page_is_charged_once(void **state)
 {
-	(void)state;
 	rails[0].counter[COUNTER_doorbells] = 2;
 	rails[0].counter[COUNTER_cqes_reaped] = 3;
 	rails[0].counter[COUNTER_pages_read] = 4;
@@ -46,7 +44,6 @@ static void each_doorbell_cqe_and_page_is_charged_once(void **state)
 
 static void a_charge_above_the_span_is_paid_later_by_any_rail(void **state)
 {
-	(void)state;
 	rails[0].counter[COUNTER_doorbells] = 10;
 	assert_int_equal(model_clock_less_charges(&core, 0, 300), 0);
 	assert_int_equal(model_clock_less_charges(&core, 1, 300), 0);
@@ -55,7 +52,6 @@ static void a_charge_above_the_span_is_paid_later_by_any_rail(void **state)
 
 static void without_prices_nothing_is_charged(void **state)
 {
-	(void)state;
 	core.options.doorbell_ns = core.options.line_ns = 0;
 	rails[0].counter[COUNTER_doorbells] = rails[0].counter[COUNTER_cqes_reaped] = 5;
 	assert_int_equal(model_clock_less_charges(&core, 0, 300), 300);

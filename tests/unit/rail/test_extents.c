@@ -28,7 +28,6 @@ static unsigned extents; /* number of extents; 0: no region is registered */
 
 static int setup(void **state)
 {
-	(void)state;
 	pair = pair_open(false, true);
 	w = &pair->world;
 	client = client_new(w, 5, WORLD_SESSION);
@@ -90,7 +89,6 @@ static void extents_remove(void)
 
 static int teardown(void **state)
 {
-	(void)state;
 	if (extents)
 		extents_remove();
 	pair_conn_drop(pair, conn);
@@ -117,7 +115,6 @@ static void only_these_bytes_changed(uint64_t from, uint64_t bytes)
 
 static void a_page_across_the_end_of_an_extent_arrives_complete(void **state)
 {
-	(void)state;
 	extents_add(16, 1u << 20);
 	page_put(w, 8, 5000, 77);
 	for (uint64_t at = 65536 - 5001; at <= 65537; at += at == 65536 - 5001 ? 1 : 1249) {
@@ -143,7 +140,6 @@ static void a_page_over_many_extents_is_read_by_several_wqes(void **state)
 	struct op op;
 	struct op_segment s = at_extents(100, bytes);
 
-	(void)state;
 	extents_add(12, 2u << 20);
 	page_put(w, 8, bytes, 77);
 	op = page_op(w, 1, 8, bytes, 77);
@@ -164,7 +160,6 @@ static void the_last_extent_may_be_short(void **state)
 	struct op op;
 	struct op_segment s = at_extents(bytes - 5000, 5000);
 
-	(void)state;
 	extents_add(16, bytes);
 	page_put(w, 8, 5000, 77);
 	op = page_op(w, 1, 8, 5000, 77);
@@ -186,7 +181,6 @@ static void one_page_may_have_segments_in_one_mr_and_in_extents(void **state)
 	struct op op;
 	uint32_t from = 0;
 
-	(void)state;
 	extents_add(12, 1u << 20);
 	page_put(w, 8, 20000, 77);
 	op = page_op(w, 1, 8, 20000, 77);
@@ -209,7 +203,6 @@ static void page_heads_of_several_pools_arrive_in_extents(void **state)
 	const uint64_t at = 4096 - 5 * 64;
 	struct draft d;
 
-	(void)state;
 	extents_add(12, 1u << 20);
 	conn->handle.region[REGION_HEADS_0 + 1] = conn->handle.region[REGION_SHARD];
 	for (unsigned unit = 0; unit < WORLD_UNITS; unit++)
@@ -240,7 +233,6 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 {
 	struct rail_event event;
 
-	(void)state;
 	extents_add(12, MEMORY_BYTES);
 	page_put(w, 8, 100000, 77);
 	for (unsigned i = 0; i < 20; i++) {
@@ -294,7 +286,6 @@ static void random_pages_in_random_segments_arrive_byte_by_byte(void **state)
 	const char *seed = getenv("SEED");
 	uint64_t dice = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
 
-	(void)state;
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	for (unsigned shift = 12; shift <= 20; shift++) {
 		extents_add(shift, MEMORY_BYTES - PAGE_UNIT);

@@ -12,7 +12,6 @@
 
 static void the_histogram_has_two_buckets_per_octave(void **state)
 {
-	(void)state;
 	assert_int_equal(gap_bucket(0), 0);
 	assert_int_equal(gap_bucket_ns(0), 0);
 	assert_int_equal(gap_bucket_ns(1), 64);
@@ -29,7 +28,6 @@ static void a_gap_is_counted_unless_the_thread_rested(void **state)
 	struct gaps g = {.last = 0};
 	uint64_t scale = clock_tick_scale;
 
-	(void)state;
 	/* scale of the time-stamp counter at which one tick is one nanosecond */
 	clock_tick_scale = 1 << 24;
 	/* the first turn has no previous one, so it counts no gap */
@@ -51,7 +49,6 @@ static void time_in_software_nics_is_counted_separately(void **state)
 {
 	struct gaps g = {.last = 1000};
 
-	(void)state;
 	gap_nics(&g, 30);
 	gap_nics(&g, 10);
 	gap_turn(&g, 1100, true);

@@ -96,7 +96,6 @@ static void a_slewed_clock_does_not_stretch_the_lease(void **state)
  */
 static void the_margin_covers_clocks_that_differ_by_five_percent(void **state)
 {
-	(void)state;
 	for (uint64_t limbo = 1000; limbo <= LEASE_NS_MAX; limbo *= 10)
 		for (uint64_t reader = limbo / 2; reader < limbo; reader += limbo / 1000)
 			if (lease_valid(0, reader, limbo))

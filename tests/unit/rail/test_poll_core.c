@@ -188,7 +188,6 @@ static void await_sleep(void)
 
 static void a_kick_for_any_rail_wakes_the_shared_poll_core(void **state)
 {
-	(void)state;
 	begin(true, false);
 	for (unsigned i = 0; i < 30; i++) {
 		await_sleep();
@@ -216,7 +215,6 @@ static void no_wake_up_is_lost_when_all_rails_are_used_concurrently(void **state
 {
 	pthread_t thread[RAILS];
 
-	(void)state;
 	begin(true, false);
 	for (unsigned i = 0; i < RAILS; i++)
 		assert_int_equal(pthread_create(&thread[i], NULL, many_gets, &seat[i]), 0);
@@ -234,7 +232,6 @@ static void a_core_that_naps_for_one_nic_is_woken_by_a_kick_for_another_rail(voi
 	struct op_segment segment = home_at(0, 8192);
 	struct op op;
 
-	(void)state;
 	begin(true, false);
 	dv_soft_patience(seat[0].pair->near, 60000000000ull, 0);
 	dv_soft_faults(seat[0].pair->near, &down);
@@ -324,7 +321,6 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 	struct poll_core *core = begin_stepped();
 	unsigned alone, beside;
 
-	(void)state;
 	alone = turns_for_one_page(core, 0);
 	for (unsigned i = 0; i < 20; i++) {
 		beside = turns_for_one_page(core, 100000);
@@ -348,7 +344,6 @@ static void with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail(void
 	const uint64_t *behind_ns = &file.core[0].behind_ns;
 	uint64_t before;
 
-	(void)state;
 	/* the first page connects the peer and warms the caches */
 	assert_in_range(turns_for_one_page(core, 0), 1, 999);
 	assert_int_equal(*behind_ns, 0);
@@ -375,7 +370,6 @@ static void with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail(void
 
 static void rails_stop_in_any_order_and_the_others_continue(void **state)
 {
-	(void)state;
 	for (unsigned first = 0; first < RAILS; first++) {
 		begin(true, false);
 		for (unsigned n = 0; n < RAILS; n++) {
@@ -406,7 +400,6 @@ static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
 {
 	struct poll_core_report r;
 
-	(void)state;
 	begin(false, true);
 	assert_int_equal(report().nic_ns, 0);
 	for (unsigned i = 0; i < 100; i++)
@@ -432,7 +425,6 @@ static void an_interruption_of_the_core_is_reported_as_a_gap(void **state)
 	struct sigaction action = {.sa_handler = interrupted}, before;
 	struct poll_core_report r;
 
-	(void)state;
 	begin(true, true);
 	sigaction(SIGUSR2, &action, &before);
 	while (report().spin_ns == 0)
@@ -455,7 +447,6 @@ static void a_sleep_is_not_counted_as_a_gap(void **state)
 {
 	struct poll_core_report r;
 
-	(void)state;
 	begin(true, false);
 	while (world_counter(seat[0].w, COUNTER_sleeps) < 6)
 		sched_yield();
@@ -472,7 +463,6 @@ static void a_core_without_rails_or_with_too_many_is_refused(void **state)
 	struct poll_core *core = NULL;
 	struct rail *rail[RAILS_MAX + 1] = {NULL};
 
-	(void)state;
 	assert_int_equal(poll_core_start(&options, rail, 0, &core), -EINVAL);
 	assert_int_equal(poll_core_start(&options, rail, RAILS_MAX + 1, &core), -EINVAL);
 	assert_null(core);

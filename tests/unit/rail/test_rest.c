@@ -33,7 +33,6 @@ static void a_core_whose_yields_let_others_run_sleeps_at_once(void **state)
 	uint64_t until_ns = clock_now_ns() + PATIENCE_NS;
 	struct rail_event event;
 
-	(void)state;
 	assert_int_equal(poll_core_start(&options, &w->rail, 1, &p->core), 0);
 	while (world_counter(w, COUNTER_sleeps) < 3)
 		assert_true(clock_now_ns() < until_ns);

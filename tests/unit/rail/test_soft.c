@@ -16,7 +16,6 @@ static struct pair_conn *conn;
 
 static int setup(void **state)
 {
-	(void)state;
 	pair = pair_open(false, true);
 	w = &pair->world;
 	client = client_new(w, 5, WORLD_SESSION);
@@ -39,7 +38,6 @@ static void drop_peer(void)
 
 static int teardown(void **state)
 {
-	(void)state;
 	drop_peer();
 	pair_close(pair);
 	client_free(client);
@@ -51,7 +49,6 @@ static void an_overwrite_at_any_moment_is_detected(void **state)
 	struct dv_fault fault = {.seed = 7, .piece_bytes = 4096};
 	struct op_done done;
 
-	(void)state;
 	dv_soft_faults(pair->near, &fault);
 	for (unsigned moment = 0; moment < 60; moment++) {
 		page_put(w, 8, 100000, moment + 100);
@@ -79,7 +76,6 @@ static void retransmitted_payload_is_never_sampled_after_its_head(void **state)
 		.seed = 9, .retransmit_percent = 60, .shuffle = true, .delay_steps_max = 5};
 	unsigned hits = 0, stale = 0;
 
-	(void)state;
 	dv_soft_faults(pair->near, &fault);
 	for (unsigned round = 0; round < 400; round++) {
 		struct op_done done;
@@ -114,7 +110,6 @@ static void with_heads_read_together_only_the_overwritten_page_is_stale(void **s
 		.seed = 9, .retransmit_percent = 40, .shuffle = true, .delay_steps_max = 5};
 	unsigned hits = 0, stale = 0;
 
-	(void)state;
 	dv_soft_faults(pair->near, &fault);
 	for (unsigned i = 0; i < 8; i++)
 		page_put(w, 40 + i, 4000, 1000 + i);
@@ -149,7 +144,6 @@ static void a_region_is_not_written_after_its_return(void **state)
 	struct rail_command drop = {.kind = RAIL_REGION_DROP, .region.id = WORLD_REGION};
 	struct rail_event event;
 
-	(void)state;
 	for (unsigned i = 0; i < 20; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_step(pair);
@@ -167,7 +161,6 @@ static void nothing_is_written_for_a_channel_after_its_return(void **state)
 {
 	struct rail_event event;
 
-	(void)state;
 	for (unsigned i = 0; i < 20; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_step(pair);
@@ -197,7 +190,6 @@ static void random_reads_under_faults_are_correct_or_no_hits(void **state)
 	uint64_t key[8] = {0}, want[64], hits = 0;
 	bool live[64] = {false};
 
-	(void)state;
 	drop_peer();
 	conn = pair_conn_new(pair, 3, 33, 4);
 	rail_conn_add(w, &conn->handle);

@@ -92,7 +92,6 @@ static struct op_done await(void)
 
 static void a_sleeping_client_and_a_sleeping_rail_wake_each_other(void **state)
 {
-	(void)state;
 	begin(true, false);
 	for (unsigned i = 0; i < 2000; i++) {
 		struct op_done done;
@@ -128,7 +127,6 @@ static void an_idle_rail_sleeps_and_uses_less_than_5_percent_of_a_core(void **st
 	uint64_t cpu, wall, slept;
 	unsigned windows = 0;
 
-	(void)state;
 	begin(true, false);
 	while (world_counter(w, COUNTER_sleeps) < 1)
 		poll(&no_fd, 1, 1);
@@ -150,7 +148,6 @@ static void the_control_plane_wakes_a_sleeping_rail(void **state)
 {
 	struct pair_conn *second;
 
-	(void)state;
 	begin(true, false);
 	second = pair_conn_new(pair, 4, 44, 1);
 	for (unsigned i = 0; i < 5; i++) {
@@ -176,7 +173,6 @@ static void a_parked_op_ends_at_its_deadline_while_the_rail_sleeps(void **state)
 	struct op_done done;
 	uint64_t late;
 
-	(void)state;
 	begin(true, false);
 	op = page_op(w, 1, 8, 8192, 77);
 	op.peer = 7;
@@ -197,7 +193,6 @@ static void a_rail_lets_other_threads_run_on_its_core(void **state)
 	cpu_set_t one, all;
 	int cpu = sched_getcpu();
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
@@ -215,7 +210,6 @@ static void a_rail_lets_other_threads_run_on_its_core(void **state)
 
 static void a_rail_steps_a_nic_that_has_no_thread(void **state)
 {
-	(void)state;
 	begin(false, true);
 	for (unsigned i = 0; i < 100; i++) {
 		page_get(w, client, i, 8, 8192, 77, 0);
@@ -228,7 +222,6 @@ static void deep_batches_of_a_running_client_are_all_answered(void **state)
 {
 	unsigned sent = 0, answered = 0;
 
-	(void)state;
 	begin(true, false);
 	while (answered < 20000) {
 		struct op_done done;

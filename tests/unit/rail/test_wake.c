@@ -23,7 +23,6 @@ static void a_client_that_never_reads_its_wake_ups_does_not_block_the_rail(void 
 	int ends[2];
 	char bytes[8];
 
-	(void)state;
 	alarm(60);
 	/* both ends of the socket pair are blocking */
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -41,7 +40,6 @@ static void a_kick_consumed_by_another_reader_does_not_block_the_rail(void **sta
 	int kick = eventfd(0, 0); /* a blocking eventfd, as a hostile client can make it */
 	uint64_t count;
 
-	(void)state;
 	SKIP_EMULATED("the emulation has no RWF_NOWAIT");
 	alarm(60);
 	kick_take(kick);

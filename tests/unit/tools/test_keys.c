@@ -32,7 +32,6 @@ static struct recording r;
 
 static int setup(void **state)
 {
-	(void)state;
 	ctl = (struct ctl_run){.record = "test", .max_bytes = 1 << 20};
 	r = (struct recording){.ctl = &ctl, .line = malloc(LINE_BYTES), .began_ns = now_ns()};
 	r.fd = memfd_create("trace", MFD_CLOEXEC);
@@ -41,7 +40,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(r.line);
 	return close(r.fd);
 }
@@ -79,7 +77,6 @@ static void equal_keys_have_equal_ids_that_another_secret_changes(void **state)
 		8, 3, 11, 0, 22, 2 | 5ull << ASKED_LOST_SHIFT, 22, 11, 0, 2, 1, 33};
 	uint64_t a[3], b[3], c[3];
 
-	(void)state;
 	r.secret[0] = 7;
 	keys_record(&r, words, 9);
 	assert_int_equal(ids_of(0, a, 3), 2); /* the invalid key is left out */
@@ -102,7 +99,6 @@ static void what_a_client_must_not_write_is_lost(void **state)
 		{3, 0, 1, 2}, {3, 3, 1, 2}, {3, 1 << 20, 1, 2}, {3, UINT32_MAX, 1, 2}};
 	uint64_t mixed[] = {2, 9, 1, 2, 1, 77}, got[1], number = 4711;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		keys_record(&r, words[i], 4);
 		assert_int_equal(r.lost, i + 1);
@@ -130,7 +126,6 @@ static void a_full_file_ends_with_a_whole_line(void **state)
 	const uint64_t words[] = {3, 2, 1, 2};
 	uint64_t got[2];
 
-	(void)state;
 	ctl.max_bytes = 4096;
 	for (unsigned i = 0; i < 100; i++)
 		keys_record(&r, words, 4);

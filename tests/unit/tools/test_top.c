@@ -56,7 +56,6 @@ static void assert_shown(const char *report, const char *words)
 
 static void members_whose_version_is_not_known_are_not_of_another_one(void **state)
 {
-	(void)state;
 	assert_shown(
 		"{\"version\":\"1\",\"members\":[{\"state\":\"up\",\"software\":\"1\"},"
 		"{\"state\":\"up\",\"software\":\"2\"},{\"state\":\"silent\",\"software\":\"\"},"
@@ -66,7 +65,6 @@ static void members_whose_version_is_not_known_are_not_of_another_one(void **sta
 
 static void a_figure_that_a_call_lacks_is_a_dash_and_no_number(void **state)
 {
-	(void)state;
 	assert_shown("{}",
 		"get           -         -        -      -      -      -       -       -       -\n");
 	assert_shown("{\"recent\":{\"set_pages_per_second\":0,\"set_bytes_per_second\":5e6,"
@@ -76,7 +74,6 @@ static void a_figure_that_a_call_lacks_is_a_dash_and_no_number(void **state)
 
 static void a_long_line_is_cut_at_a_word(void **state)
 {
-	(void)state;
 	assert_shown(
 		"{\"health\":{\"findings\":[{\"severity\":\"warning\",\"id\":\"seed_silent\","
 		"\"text\":\"seed 10.0.0.1:31998 has led to no member for 12 s: connection refused\"}]}}",
@@ -88,7 +85,6 @@ static void of_many_rails_and_findings_the_first_are_shown_in_24_lines(void **st
 	char report[2048] = "{\"rails\":[{}", *text;
 	unsigned lines = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 11; i++)
 		strcat(report, ",{}");
 	strcat(report, "],\"health\":{\"findings\":[{}");
@@ -106,7 +102,6 @@ static void of_many_rails_and_findings_the_first_are_shown_in_24_lines(void **st
 
 static void what_a_full_pool_costs_is_one_line(void **state)
 {
-	(void)state;
 	assert_shown("{}", "usable     - of exists; eviction age -; - back in a minute\n");
 	assert_shown("{\"recent\":{\"exists_usable_ratio\":0.881,\"again_soon_ratio\":0.012,"
 		     "\"eviction_age_seconds\":7380.5}}",

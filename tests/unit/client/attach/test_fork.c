@@ -133,7 +133,6 @@ static void a_child_harms_neither_itself_nor_its_parent(void **state)
 	unsigned char *mine;
 	struct one o;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &registered), 0);
 	mine = registered;
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
@@ -190,7 +189,6 @@ static void have_memory_where_the_pool_is(void)
 
 static void a_child_keeps_no_descriptor_and_no_memory_of_its_parent(void **state)
 {
-	(void)state;
 	inherited_fd[0] = ch->session->fd;
 	inherited_fd[1] = ch->session->control_kick;
 	inherited_fd[2] = ch->session->rail[0].kick;
@@ -236,7 +234,6 @@ static void a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list(void **s
 	unsigned before;
 	int wrong = 0;
 
-	(void)state;
 	SKIP_EMULATED("it has no memory for hundreds of forks beside a thread");
 	/* as of gcc 12 and clang 14: fork() takes no lock of its malloc(), unlike glibc's */
 	if (ADDRESS_SANITIZED) {
@@ -264,7 +261,6 @@ static void a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list(void **s
 /* The attach thread waits for an engine that does not answer; the child has only its own thread. */
 static void a_child_does_not_wait_for_the_attach_thread_of_its_parent(void **state)
 {
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &registered), 0);
 	fake_die(&fake);
 	while (exists_one("key-1", 10) != PC_GONE)
@@ -343,7 +339,6 @@ static void a_fork_waits_for_a_thread_that_changes_the_session(void **state)
 	pid_t child;
 	int status = -1;
 
-	(void)state;
 	memset(&holder, 0, sizeof(holder));
 	holder.lock = &pc->lock;
 	holder.forker = (pid_t)gettid();
@@ -371,7 +366,6 @@ static void a_child_does_not_wait_for_a_request_of_its_parent(void **state)
 {
 	int status;
 
-	(void)state;
 	pthread_mutex_lock(&pc->wire);
 	status = in_child(attach_and_close);
 	pthread_mutex_unlock(&pc->wire);

@@ -35,7 +35,6 @@ static void opening_without_an_engine_names_the_socket(void **state)
 {
 	struct pc *other = NULL;
 
-	(void)state;
 	assert_int_equal(
 		pc_open(&(struct pc_options){.socket = "/nowhere/at.all"}, &other), -ENOENT);
 	assert_null(other);
@@ -76,7 +75,6 @@ static void an_engine_that_restarts_is_told_from_one_that_hangs(void **state)
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), status;
 	pid_t child;
 
-	(void)state;
 	snprintf(address.sun_path, sizeof(address.sun_path), "%.90s.held", fake.path);
 	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
 	child = fork();
@@ -99,7 +97,6 @@ static void memory_that_cannot_be_mapped_is_told_as_that(void **state)
 {
 	struct pc *other = NULL;
 
-	(void)state;
 	assert_int_equal(ftruncate(fake.pool_fd[1], 1ll << 60), 0);
 	pc_channel_close(ch); /* the fake engine has one client */
 	pc_close(pc);
@@ -121,7 +118,6 @@ static void invalid_arguments_are_refused(void **state)
 	enum pc_result result;
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_open(NULL, NULL), -EINVAL);
 	assert_int_equal(pc_channel_open(NULL, &ch), -EINVAL);
 	assert_int_equal(pc_get(NULL, &page, 1, 0, &result), -EINVAL);
@@ -149,7 +145,6 @@ static void the_report_is_the_engines_text(void **state)
 {
 	char *json = NULL;
 
-	(void)state;
 	assert_int_equal(pc_report(pc, &json), 0);
 	assert_string_equal(json, "{\"fake\": true}");
 	free(json);
@@ -161,7 +156,6 @@ static void a_channel_may_serve_another_name_space(void **state)
 {
 	static unsigned char at[5000];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	assert_int_equal(pc_channel_name_space(ch, "another model"), 0);
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_MISS);
@@ -175,7 +169,6 @@ static void a_callers_own_memfd_is_registered(void **state)
 	int fd = memfd_create("mine", MFD_ALLOW_SEALING | MFD_CLOEXEC);
 	unsigned char *at;
 
-	(void)state;
 	assert_int_equal(ftruncate(fd, 3 << 20), 0);
 	at = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 1 << 20);
 	assert_int_equal(pc_memory_register(pc, at, 2 << 20, fd, 1 << 20), 0);
@@ -214,7 +207,6 @@ static void memory_that_the_engine_refuses_is_an_error_with_its_reason(void **st
 {
 	void *at;
 
-	(void)state;
 	LET(refuse_regions, ENOSPC);
 	assert_int_equal(pc_memory_alloc(pc, 4096, &at), -ENOSPC);
 	assert_non_null(strstr(pc_error(), "this region is refused"));
@@ -229,7 +221,6 @@ static void memory_in_use_is_not_released(void **state)
 	struct one o;
 	void *at, *other;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &other), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
@@ -266,7 +257,6 @@ static void an_engine_that_dies_ends_the_batch_at_once(void **state)
 	uint64_t start_ns;
 	pthread_t thread;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	fake_page(&fake, "key-2", FAKE_SELF, 0, 5000);
 	hook(hold_pages);
@@ -300,7 +290,6 @@ static void a_caller_that_only_polls_notices_the_engines_death(void **state)
 	uint64_t start_ns;
 	struct one o;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	hook(hold_pages);
 	one_page(&o, "key-1", at, 5000);
@@ -319,7 +308,6 @@ static void channels_and_memory_work_again_after_the_engine_returns(void **state
 	unsigned added;
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
@@ -347,7 +335,6 @@ static void memory_and_channels_open_without_an_engine(void **state)
 	struct pc_channel *second;
 	void *at;
 
-	(void)state;
 	fake_die(&fake);
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
@@ -373,7 +360,6 @@ static void a_channel_waits_if_the_engine_dies_while_it_opens_it(void **state)
 	struct pc_channel *second;
 	pthread_t thread;
 
-	(void)state;
 	LET(opens_max, SEEN(opens));
 	assert_int_equal(pthread_create(&thread, NULL, die_when_asked, &fake), 0);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
@@ -392,7 +378,6 @@ static void with_no_reattach_a_lost_engine_stays_lost(void **state)
 {
 	const struct pc_options options = {.socket = fake.path, .no_reattach = true};
 
-	(void)state;
 	pc_channel_close(ch);
 	pc_close(pc);
 	ch = NULL;
@@ -431,7 +416,6 @@ static void an_engine_that_refuses_channels_is_asked_once_in_each_attempt(void *
 {
 	unsigned opens;
 
-	(void)state;
 	LET(no_channels, true);
 	replace_engine();
 	for (unsigned n = 1; n <= 2; n++) {
@@ -451,7 +435,6 @@ static void the_next_engine_opens_a_channel_for_each_and_no_more(void **state)
 	struct pc_channel *second;
 	unsigned opens;
 
-	(void)state;
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	opens = SEEN(opens);
 	LET(opens_max, opens + 1);
@@ -482,7 +465,6 @@ static void engines_that_die_and_return_leak_no_descriptor(void **state)
 {
 	unsigned before = 0;
 
-	(void)state;
 	for (unsigned n = 0; n < 4; n++) {
 		fake_die(&fake);
 		rig_pass_ns(LOOK_AROUND_NS);
@@ -507,7 +489,6 @@ static void a_channel_and_memory_are_opened_within_their_time(void **state)
 	struct pc_channel *other = NULL;
 	void *at = NULL;
 
-	(void)state;
 	LET(mute, true);
 	assert_int_equal(pc_channel_open_within(pc, 20, &other), -ETIMEDOUT);
 	assert_int_equal(pc_memory_alloc_within(pc, 4096, 20, &at), -ETIMEDOUT);
@@ -558,7 +539,6 @@ static int register_for(bool still, unsigned seconds)
 
 static void a_registration_ends_when_the_engine_stands_and_not_while_it_works(void **state)
 {
-	(void)state;
 	assert_int_equal(register_for(false, 20), 0);
 	assert_int_equal(register_for(true, 600), -ETIMEDOUT);
 	assert_int_equal(register_for(true, 4), 0); /* a pause is no end */
@@ -571,7 +551,6 @@ static void closing_a_channel_with_a_batch_in_flight_waits_for_the_rail(void **s
 	enum pc_result result;
 	struct one o;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	one_page(&o, "key-1", at, sizeof(at));
 	assert_int_equal(pc_submit_get(ch, &o.page, 1, 10000, &result, &batch), 0);
@@ -589,7 +568,6 @@ static void closing_a_channel_ends_staged_pages_before_their_deadline(void **sta
 	uint64_t start_ns;
 	struct one o;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	hook(hold_pages);
 	one_page(&o, "key-1", at, sizeof(at)); /* unregistered memory: READ through staging */
@@ -608,7 +586,6 @@ static void sleeping_callers_and_rails_are_woken(void **state)
 {
 	unsigned char at[5000];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	for (unsigned n = 0; n < 50 || (n < 5000 && !SEEN(kicked)); n++) {
 		uint64_t start_ns = clock_monotonic_ns();

@@ -224,7 +224,6 @@ static void *stub_dlsym(void *library, const char *name)
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&status, 0, sizeof(status));
 	memset(&world, 0, sizeof(world));
 	memset(&lib, 0, sizeof(lib));
@@ -253,7 +252,6 @@ static int add(void)
 
 static void devices_are_given_back_before_the_engine_gets_the_keys(void **state)
 {
-	(void)state;
 	assert_int_equal(add(), 0);
 	assert_int_equal(world.regs, RAILS * EXTENTS);
 	assert_int_equal(world.imported, 1);
@@ -262,7 +260,6 @@ static void devices_are_given_back_before_the_engine_gets_the_keys(void **state)
 
 static void memory_of_a_device_is_registered_by_its_dma_buf(void **state)
 {
-	(void)state;
 	memory.dmabuf = 9;
 	memory.offset = 24;
 	assert_int_equal(add(), 0);
@@ -278,7 +275,6 @@ static void memory_of_a_device_is_registered_by_its_dma_buf(void **state)
 
 static void an_engine_that_is_busy_is_asked_again(void **state)
 {
-	(void)state;
 	world.refuse = 3;
 	assert_int_equal(add(), 0);
 	assert_int_equal(world.loans, 1);
@@ -292,7 +288,6 @@ static void wants_back(void)
 
 static void it_begins_anew_when_the_engine_wants_its_nics_back(void **state)
 {
-	(void)state;
 	world.at = 3;
 	world.happens = wants_back;
 	assert_int_equal(add(), 0);
@@ -304,7 +299,6 @@ static void it_begins_anew_when_the_engine_wants_its_nics_back(void **state)
 
 static void it_begins_anew_when_a_nic_dies(void **state)
 {
-	(void)state;
 	world.at = 2;
 	world.reg_errno = EIO;
 	assert_int_equal(add(), 0);
@@ -314,7 +308,6 @@ static void it_begins_anew_when_a_nic_dies(void **state)
 
 static void a_lack_of_memory_ends_it(void **state)
 {
-	(void)state;
 	world.at = 1;
 	world.reg_errno = ENOMEM;
 	assert_int_equal(add(), -ENOMEM);
@@ -350,7 +343,6 @@ static void it_ends_with_the_next_extent_when_the_session_is_closed_or_dead(void
 
 static void after_fork_nics_write_into_the_parent(void **state)
 {
-	(void)state;
 	assert_int_equal(world.fork_inits, 0); /* a kernel that copies pinned pages */
 	world.fork_status = IBV_FORK_DISABLED;
 	memset(&lib, 0, sizeof(lib));

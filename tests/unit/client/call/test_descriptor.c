@@ -96,7 +96,6 @@ static void batches_are_driven_by_the_descriptor(void **state)
 {
 	int fd = pc_channel_fd(ch);
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(pc_channel_fd(ch), fd);
 	for (unsigned n = 0; n < 200; n++) {
@@ -118,7 +117,6 @@ static void it_is_readable_when_the_answer_comes_and_not_before(void **state)
 	struct pc_batch *b;
 	unsigned turns = 0;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	b = submit_held(fd, 0, PATIENCE_MS);
 	for (uint64_t since_ns = clock_monotonic_ns(); elapsed_ms(since_ns) < 350; turns++)
@@ -140,7 +138,6 @@ static void a_batch_that_another_poll_has_ended_keeps_it_readable(void **state)
 	int fd = pc_channel_fd(ch);
 	struct pc_batch *a, *b;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	a = submit_held(fd, 0, PATIENCE_MS);
 	b = submit_held(fd, 1, PATIENCE_MS);
@@ -158,7 +155,6 @@ static void a_call_between_leaves_it_readable(void **state)
 	int fd = pc_channel_fd(ch);
 	struct pc_batch *a;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	a = submit_held(fd, 0, PATIENCE_MS);
 	LET(on_op, NULL);
@@ -178,7 +174,6 @@ static void a_deadline_makes_it_readable(void **state)
 	int fd = pc_channel_fd(ch);
 	struct pc_batch *b;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	b = submit_held(fd, 0, 60);
 	assert_true(b->expired || ch->timer_ns <= b->deadline_ns);
@@ -193,7 +188,6 @@ static void an_engine_that_dies_makes_it_readable(void **state)
 	int fd = pc_channel_fd(ch);
 	struct pc_batch *b;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	b = submit_held(fd, 0, PATIENCE_MS);
 	descriptor_wake_at(ch, DESCRIPTOR_IDLE, ch->now_ns);
@@ -226,7 +220,6 @@ static void closing_the_channel_ends_a_wait_for_it(void **state)
 	pthread_t thread;
 	int fd, copy;
 
-	(void)state;
 	for (unsigned n = 0; n < 20; n++) {
 		fd = pc_channel_fd(ch);
 		copy = dup(fd);
@@ -247,7 +240,6 @@ static void a_channel_without_one_asks_for_no_wake_up(void **state)
 {
 	struct pc_batch *b;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	b = submit(0, PATIENCE_MS);
 	while (!SEEN(held_count))
@@ -265,7 +257,6 @@ static void a_child_of_fork_leaves_it_to_its_parent(void **state)
 	struct pc_batch *b;
 	pid_t child;
 
-	(void)state;
 	LET(on_op, hold_pages);
 	b = submit_held(fd, 0, PATIENCE_MS);
 	child = fork();

@@ -89,7 +89,6 @@ static void every_page_is_read_while_one_rail_is_broken(void **state)
 	unsigned char *at = memory(1 << 20);
 	uint64_t start_ns = clock_monotonic_ns();
 
-	(void)state;
 	hook(rail_0_is_broken);
 	for (unsigned n = 0; n < 8; n++) {
 		char name[32];
@@ -112,7 +111,6 @@ static void keys_of_a_dead_owner_are_found_at_the_other_owner(void **state)
 	unsigned n = 0;
 	char name[64];
 
-	(void)state;
 	hook(a_is_down);
 	for (unsigned k = 0; k < 20; k++) {
 		fake_name_owned(&fake, "dead", FAKE_A, &n, name);
@@ -130,7 +128,6 @@ static void a_silent_owner_leaves_time_to_ask_the_next_owner(void **state)
 	unsigned n = 0, asked, most;
 	char name[64];
 
-	(void)state;
 	a_was_asked = 0;
 	hook(a_is_silent);
 	for (unsigned k = 0; k < 4; k++) {
@@ -163,7 +160,6 @@ static void a_page_on_a_dead_node_is_unreachable(void **state)
 	unsigned n = 0;
 	char name[64];
 
-	(void)state;
 	fake_name_owned(&fake, "gone", FAKE_B, &n, name);
 	fake_page(&fake, name, FAKE_A, 0, sizeof(at));
 	hook(a_is_down);
@@ -175,7 +171,6 @@ static void a_copy_on_a_live_node_is_read_when_the_other_died(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	fake_page(&fake, "key-1", FAKE_B, 0, sizeof(at));
 	hook(a_is_down);
@@ -189,7 +184,6 @@ static void a_lookup_without_answer_times_out(void **state)
 	unsigned n = 0;
 	char name[64];
 
-	(void)state;
 	hook(hold_everything);
 	fake_name_owned(&fake, "mute", FAKE_A, &n, name);
 	/* If the key's other owner is this host, the result is a miss: try the next name. */
@@ -210,7 +204,6 @@ static void a_staged_page_times_out_at_its_deadline_and_keeps_its_block(void **s
 	unsigned char at[4096] = {0};
 	uint64_t start_ns;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
 	hook(hold_pages_for_a_minute);
@@ -249,7 +242,6 @@ static void copies_of_this_hosts_pages_end_at_the_deadline(void **state)
 	struct pc_page page[2];
 	struct one one[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		page[i] = *one_page(&one[i], i ? "key-2" : "key-1", at + i * 4096, 4096);
 		fake_page(&fake, one[i].name, FAKE_SELF, 0, 4096);
@@ -286,7 +278,6 @@ static void a_get_into_registered_memory_returns_only_after_the_rail_answers(voi
 	char told[1024] = "", *line;
 	pthread_t thread;
 
-	(void)state;
 	dup2(file, STDERR_FILENO);
 	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
 	hook(hold_pages);
@@ -312,7 +303,6 @@ static void a_short_deadline_is_kept_while_a_longer_batch_waits(void **state)
 	struct one o;
 	uint64_t start_ns;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	hook(hold_everything);
 	one_page(&o, "key-1", at, sizeof(at));
@@ -350,7 +340,6 @@ static void an_owner_that_is_not_known_yet_makes_an_absent_key_unreachable(void 
 	struct map_member other = {.ref = 0x77777, .peer = FAKE_B, .rails = FAKE_RAILS};
 	uint64_t was;
 
-	(void)state;
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
 	fake_map(&fake, FAKE_NODES, FAKE_NODES);
 	was = damage(0, FAKE_B, map_member_pack(&other));
@@ -365,7 +354,6 @@ static void an_invalid_map_is_never_a_miss(void **state)
 		0, UINT64_MAX, 0xffff000000000001, 1, 0x20ull << 56 | FAKE_REF(FAKE_A)};
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	for (unsigned i = 0; i < sizeof(words) / sizeof(*words); i++) {
@@ -392,7 +380,6 @@ static void a_page_on_a_node_that_left_the_map_is_not_read(void **state)
 	unsigned char at[64];
 	unsigned reads;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_B, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
@@ -416,7 +403,6 @@ static void no_status_except_hit_is_a_hit(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	hook(answer_any);
 	for (uint32_t status = OP_HIT + 1; status < OP_STATUS_COUNT + 3; status++) {

@@ -21,7 +21,6 @@ static void invalid_ring_indices_end_only_the_session(void **state)
 	struct channel_layout l = channel_layout(FAKE_RAILS);
 	const size_t op[] = {l.op[0], l.op[1], l.ctl};
 
-	(void)state;
 	for (unsigned n = 0; n < 3; n++) {
 		enum pc_result result = PC_PENDING;
 		unsigned char from[100] = {1};
@@ -74,7 +73,6 @@ static void answers_without_a_request_are_ignored(void **state)
 	unsigned char at[5000];
 	uint32_t idle = ch->requests - 1; /* the next request that is taken is another one */
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(ch->request[idle].kind, REQUEST_FREE);
@@ -98,7 +96,6 @@ static void an_answer_to_a_request_behind_the_last_is_ignored(void **state)
 	unsigned char at[5000];
 	uint32_t last;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	last = --ch->requests; /* what lies behind looks like a request */
@@ -133,7 +130,6 @@ static void an_answer_that_says_no_hit_of_a_page_is_none(void **state)
 		{.status = OP_HIT, .hit = 1, .stale = 1}, {.status = OP_STALE}, {.status = 200}};
 	unsigned char at[5000];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	for (unsigned k = 0; k < sizeof(answer) / sizeof(answer[0]); k++) {
 		lie = answer[k];
@@ -150,7 +146,6 @@ static void an_engine_of_another_version_is_refused(void **state)
 	struct pc *other = NULL;
 	char ours[32], theirs[32];
 
-	(void)state;
 	pc_channel_close(ch);
 	ch = NULL;
 	pc_close(pc);
@@ -175,7 +170,6 @@ static void an_invalid_hello_reply_is_refused(void **state)
 		0, 1, 3, RAILS_MAX, RAILS_MAX + 1, 1ull << 32 | 2, UINT64_MAX};
 	struct pc *other = NULL;
 
-	(void)state;
 	pc_channel_close(ch);
 	ch = NULL;
 	pc_close(pc);
@@ -195,7 +189,6 @@ static void a_region_number_beyond_the_table_is_refused(void **state)
 	struct pc_channel *other = NULL;
 	void *at = NULL;
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(number) / sizeof(number[0]); k++) {
 		LET(region_said, number[k]);
 		assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
@@ -209,7 +202,6 @@ static void a_channel_with_a_segment_or_files_that_are_wrong_is_refused(void **s
 {
 	struct pc_channel *other = NULL;
 
-	(void)state;
 	LET(staging, STAGING_BYTES_MIN - PAGE_UNIT);
 	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
 	LET(staging, STAGING_BYTES_MAX + PAGE_UNIT);
@@ -247,7 +239,6 @@ static void a_repeated_answer_completes_no_other_page(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
@@ -270,7 +261,6 @@ static void an_unknown_status_of_the_control_plane_is_no_hit(void **state)
 	enum pc_result result;
 	struct one o;
 
-	(void)state;
 	LET(on_ctl, nonsense);
 	assert_int_equal(set_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	one_page(&o, "key-1", NULL, 0);
@@ -283,7 +273,6 @@ static void a_refusing_engine_is_asked_at_a_limited_rate_and_its_answer_kept(voi
 	uint64_t start_ns;
 	char *json;
 
-	(void)state;
 	fake_die(&fake);
 	while (exists_one("key-1", 100) != PC_GONE)
 		usleep(1000);

@@ -81,7 +81,6 @@ static struct lines get(unsigned count)
 
 static void a_batch_takes_one_fence_and_few_ring_lines(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT; i++)
 		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, BYTES);
 	assert_int_equal(pc_exists(ch, page, COUNT, PATIENCE_MS, result), 0);
@@ -101,7 +100,6 @@ static void the_lookups_of_a_batch_take_one_fence(void **state)
 {
 	struct pc_batch *batch;
 
-	(void)state;
 	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	for (unsigned i = 0; i < COUNT; i++)
 		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, BYTES);
@@ -148,7 +146,6 @@ static unsigned set(const char *stem, uint32_t bytes)
 
 static void a_long_set_publishes_between_its_copies(void **state)
 {
-	(void)state;
 	fake_map(&fake, 1, 1);
 	assert_true(set("long", 128 << 10) >= 4);
 }
@@ -157,7 +154,6 @@ static void an_empty_ctl_ring_is_not_published(void **state)
 {
 	unsigned before;
 
-	(void)state;
 	fake_map(&fake, 1, 1);
 	set("before", 4096);
 	before = SEEN(publishes);
@@ -245,7 +241,6 @@ static void a_napping_control_plane_is_woken_by_a_waiting_thread_only(void **sta
 	static unsigned char bytes[4096];
 	struct pc_batch *batch;
 
-	(void)state;
 	LET(deaf, true);
 	fake_lock(&fake);
 	(void)kicks_taken();
@@ -276,7 +271,6 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 	uint64_t from;
 	bool quick;
 
-	(void)state;
 	touch_ops = wrong_refs = 0;
 	LET(on_ctl, count_touch_ops);
 	assert_int_not_equal(look_up_new(), 0);

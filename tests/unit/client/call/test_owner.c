@@ -58,7 +58,6 @@ static void the_channel_names_the_slot_into_which_it_copies(void **state)
 	struct page_key key = fake_key("key-1");
 	struct location at;
 
-	(void)state;
 	fill("key-1", from, 8192);
 	guarded = from + 4096;
 	named = 0;
@@ -76,7 +75,6 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 {
 	static unsigned char from[PAGE_BYTES], before[FAKE_RAILS][1 << 20];
 
-	(void)state;
 	fill("key-1", from, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	/* The channel holds credits, so it could copy the next page without a request. */
@@ -99,7 +97,6 @@ static void a_child_of_fork_has_no_pool(void **state)
 	int status;
 	pid_t child;
 
-	(void)state;
 	SKIP_EMULATED("its fork() copies what MADV_DONTFORK leaves out");
 	child = fork();
 	if (child == 0) {
@@ -118,7 +115,6 @@ static void a_reply_with_too_many_descriptors_fails_only_its_request(void **stat
 	struct pc_channel *second = NULL;
 	unsigned char at[5000];
 
-	(void)state;
 	SKIP_EMULATED("it refuses a reply with too many descriptors as a whole");
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	LET(surplus, ATTACH_FDS_MAX);
@@ -140,7 +136,6 @@ static void a_late_reply_fails_only_its_request(void **state)
 	struct pc_channel *second = NULL;
 	unsigned char at[5000];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	LET(mute, true);
 	assert_int_equal(session_ask(pc->session, &call), -ETIMEDOUT);
@@ -162,7 +157,6 @@ static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
 {
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	LET(mute, true);
 	replace_engine();
@@ -182,7 +176,6 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 	uint64_t staged;
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
@@ -216,7 +209,6 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 	uint64_t start_ns;
 	void *at[8];
 
-	(void)state;
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(pc_memory_alloc(pc, 4096, &at[i]), 0);
 	LET(mute, true);
@@ -234,7 +226,6 @@ static void an_unusable_channel_is_closed_at_the_engine(void **state)
 	struct pc_channel *other = NULL;
 	unsigned closes;
 
-	(void)state;
 	LET(bad_channels, true);
 	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
 	assert_non_null(strstr(pc_error(), "the engine's channel has version"));
@@ -256,7 +247,6 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 {
 	uint64_t start_ns;
 
-	(void)state;
 	LET(mute, true);
 	replace_engine();
 	while (SEEN(connection) == -1u)
@@ -351,7 +341,6 @@ static void get_until_released(void)
 
 static void a_get_returns_when_the_engine_has_drained_its_reads(void **state)
 {
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
 	late.engine = 0;
 	get_until_released();
@@ -362,7 +351,6 @@ static void a_long_wait_is_reported_on_stderr(void **state)
 	int before = dup(2), log = memfd_create("stderr", MFD_CLOEXEC);
 	char text[1024] = "";
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
 	late.engine = 0;
 	late.long_wait = true;
@@ -408,14 +396,12 @@ static uint64_t engine_exits(uint32_t lent, uint32_t lent_ms)
 
 static void a_get_returns_when_the_engines_process_has_exited(void **state)
 {
-	(void)state;
 	(void)engine_exits(0, 3600000);
 }
 
 /* The kernel keeps the queues of an engine that has ended while a process has their device. */
 static void a_get_waits_longer_if_a_process_had_the_engines_nics(void **state)
 {
-	(void)state;
 	assert_true(engine_exits(1, 700) >= 700000000);
 }
 
@@ -426,7 +412,6 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	pthread_t thread;
 	void *at;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	LET(pidfd, -1);
 	replace_engine();

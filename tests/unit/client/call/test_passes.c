@@ -74,7 +74,6 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 	static const struct key_secret secret = {32, "0123456789abcdef0123456789abcdef"};
 	struct key_space digest[2] = {0};
 
-	(void)state;
 	assert_non_null(channel);
 	channel->cache = calloc(CACHE_SETS, sizeof(*channel->cache)); /* only prefetched */
 	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest[0]), 0);
@@ -131,7 +130,6 @@ static void a_page_that_leaves_its_range_is_not_read_into(void **state)
 	uintptr_t end = range.base + range.bytes;
 	uint64_t to;
 
-	(void)state;
 	assert_non_null(channel);
 	channel->cache = calloc(CACHE_SETS, sizeof(*channel->cache));
 	channel->memory = &range;
@@ -165,7 +163,6 @@ static void lookup_runs_of_every_length_find_their_keys(void **state)
 	static enum pc_result results[LOOKUPS];
 	unsigned at = 0;
 
-	(void)state;
 	fake_map(&fake, FAKE_NODES, 1);
 	for (unsigned i = 0; i < LOOKUPS; i++) {
 		fake_name_owned(&fake, "look", FAKE_A + i % 2, &at, name[i]);
@@ -189,7 +186,6 @@ static void a_page_of_this_host_is_looked_at(void **state)
 	struct page_key own;
 	unsigned at = 0;
 
-	(void)state;
 	fake_map(&fake, FAKE_NODES, 1);
 	fake_name_owned(&fake, "own", FAKE_A, &at, name);
 	own = fake_key(name);
@@ -223,7 +219,6 @@ static void runs_wait_for_room_in_an_op_ring(void **state)
 	struct pc_batch *batch;
 	void *memory;
 
-	(void)state;
 	assert_true(MANY / RUN_PAGES_MAX * RUN_LINES_MAX > FAKE_RAILS * OP_RING_SLOTS);
 	assert_int_equal(pc_memory_alloc(pc, MANY * SMALL, &memory), 0);
 	assert_int_equal(exists_one("none", PATIENCE_MS), PC_MISS); /* the channel reads the map */
@@ -322,7 +317,6 @@ static void hit_after_replace(const char *name, bool drop)
 
 static void a_hit_confirms_no_location_but_its_own(void **state)
 {
-	(void)state;
 	hit_after_replace("dropped", true);
 	hit_after_replace("replaced", false);
 }
@@ -354,7 +348,6 @@ static void a_page_with_another_location_gets_half_of_the_time(void **state)
 {
 	void *memory;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, PAGE_BYTES, &memory), 0);
 	fake_page(&fake, "one", FAKE_A, 0, PAGE_BYTES);
 	fake_page(&fake, "two", FAKE_A, 0, PAGE_BYTES);
@@ -382,7 +375,6 @@ static void a_failed_run_rests_its_peer_alone(void **state)
 	enum pc_result results[4];
 	unsigned char *memory;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 4 * PAGE_BYTES, (void **)&memory), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		char name[FAKE_NAME_BYTES];

@@ -58,7 +58,6 @@ static void pages_of_a_range_that_is_replaced_land_in_their_segments(void **stat
 	struct pc_page page[PAGES];
 	enum pc_result result[PAGES];
 
-	(void)state;
 	range_open();
 	for (unsigned k = 0; k < PAGES; k++) {
 		unsigned char *at = range + k % 2 * HALF_BYTES + k / 2 * PAGE_BYTES;

@@ -8,7 +8,6 @@
 
 static void every_result_has_a_name_and_a_text_of_its_own(void **state)
 {
-	(void)state;
 	for (unsigned r = PC_HIT; r <= PC_LONGER; r++) {
 		assert_true(strlen(pc_result_name(r)) > 2 && strlen(pc_result_text(r)) > 10);
 		for (unsigned other = PC_HIT; other < r; other++) {
@@ -41,7 +40,6 @@ static void an_invalid_argument_is_named(void **state)
 	struct pc_segment segment[PC_SEGMENTS_MAX + 1];
 	struct pc_page page = {.key = key, .key_bytes = sizeof(key), segment, 1};
 
-	(void)state;
 	for (unsigned k = 0; k <= PC_SEGMENTS_MAX; k++)
 		segment[k] = (struct pc_segment){at + k, 1};
 	assert_true(invalid(pc_exists, &page, "has 1025 bytes; give 1 to 1024"));
@@ -68,7 +66,6 @@ static void a_page_that_no_pool_holds_names_the_setting(void **state)
 	unsigned char *at = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct one o;
 
-	(void)state;
 	assert_true(invalid(pc_set, one_page(&o, "key-1", at, bytes), "raise engine.pool_bytes"));
 	munmap(at, bytes);
 }
@@ -79,7 +76,6 @@ static void another_length_under_the_key_is_named(void **state)
 	static unsigned char at[5001];
 	struct one o;
 
-	(void)state;
 	fake_page(&fake, "remote", FAKE_A, 0, 5000);
 	fake_page(&fake, "local", FAKE_SELF, 0, 5000);
 	assert_true(invalid(pc_get, one_page(&o, "remote", at, 5001), part));

@@ -33,7 +33,6 @@ static void a_batch_is_counted_once_with_its_results(void **state)
 	enum pc_result result[3];
 	struct statistics_words w;
 
-	(void)state;
 	fake_page(&fake, "key-0", FAKE_A, 1, PAGE_BYTES);
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	for (unsigned i = 0; i < 3; i++) {
@@ -73,7 +72,6 @@ static void hits_before_the_first_gap_are_usable(void **state)
 	struct pc_page pages[6];
 	enum pc_result result[6];
 
-	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		char name[8];
 
@@ -106,7 +104,6 @@ static void keys_are_noted_while_they_are_recorded(void **state)
 	struct channel_asked *asked = ch->asked;
 	uint64_t at, first;
 
-	(void)state;
 	for (unsigned i = 0; i < PAGES; i++) {
 		char name[16];
 
@@ -154,7 +151,6 @@ static void what_has_no_valid_arguments_is_counted_too(void **state)
 	enum pc_result result;
 	struct statistics_words w;
 
-	(void)state;
 	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 	w = words();
@@ -170,7 +166,6 @@ static void submitted_batches_are_counted_when_they_end(void **state)
 	enum pc_result result[2];
 	struct pc_batch *batch[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		char name[8];
 
@@ -198,7 +193,6 @@ static void a_batch_of_hours_counts_as_the_longest_possible(void **state)
 	enum pc_result result;
 	struct pc_batch *batch;
 
-	(void)state;
 	fake_page(&fake, "key-0", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(pc_submit_get(ch, page, 1, PATIENCE_MS, &result, &batch), 0);
 	batch->submitted_ns -= 7200 * UINT64_C(1000000000);

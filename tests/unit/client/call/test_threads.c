@@ -83,7 +83,6 @@ static void *work(void *context)
 
 static void threads_share_a_session_while_the_engine_dies_and_returns(void **state)
 {
-	(void)state;
 	started_ns = clock_monotonic_ns();
 	for (unsigned k = 0; k < THREADS; k++) {
 		worker[k].index = k;

@@ -112,7 +112,6 @@ static int start(void **state)
 {
 	static void *ring;
 
-	(void)state;
 	free(ring);
 	ring = aligned_alloc(64, ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done)));
 	memset(ring, 0, ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done)));
@@ -127,7 +126,6 @@ static int start(void **state)
 
 static void a_free_core_is_spun_on_then_yielded(void **state)
 {
-	(void)state;
 	wait_once(SPIN_FEW_CORES_NS / 2);
 	assert_int_equal(yields + sleeps, 0);
 	wait_once(SPIN_FEW_CORES_NS + YIELD_NS / 2);
@@ -138,7 +136,6 @@ static void a_free_core_is_spun_on_then_yielded(void **state)
 
 static void a_yield_that_ran_another_thread_ends_spinning(void **state)
 {
-	(void)state;
 	yield_ns = 4 * CROWDED_NS;
 	wait_once(1000000);
 	assert_int_equal(yields, 1);
@@ -155,7 +152,6 @@ static void a_yield_that_ran_another_thread_ends_spinning(void **state)
 
 static void a_core_that_is_free_again_is_spun_on_again(void **state)
 {
-	(void)state;
 	yield_ns = 4 * CROWDED_NS;
 	wait_once(1000000);
 	yield_ns = 300;
@@ -167,7 +163,6 @@ static void a_core_that_is_free_again_is_spun_on_again(void **state)
 
 static void many_cores_never_yield(void **state)
 {
-	(void)state;
 	pc.cores = FEW_CORES + 1;
 	wait_once(1000000);
 	pc.cores = FEW_CORES;
@@ -177,7 +172,6 @@ static void many_cores_never_yield(void **state)
 
 static void a_wait_of_a_second_past_the_deadline_is_told_once(void **state)
 {
-	(void)state;
 	wait_once(deadline_ns + DRAIN_WARN_NS - 1000000);
 	assert_int_equal(lines, 0);
 	wait_once(deadline_ns + DRAIN_WARN_NS + 2 * SLEEP_NS_MAX);
@@ -188,7 +182,6 @@ static void a_wait_of_a_second_past_the_deadline_is_told_once(void **state)
 
 static void a_channel_that_closes_tells_that_it_waits(void **state)
 {
-	(void)state;
 	for (unsigned late = 0; late < 2; late++) {
 		lines = 0;
 		channel.now_ns = now_ns;

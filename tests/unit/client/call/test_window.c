@@ -27,7 +27,6 @@ static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 {
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, MANY * 1024, &at), 0);
 	name_all("get", at, 1024);
 	for (unsigned k = 0; k < MANY; k++)
@@ -52,7 +51,6 @@ static void several_batches_are_in_flight_at_once(void **state)
 	struct pc_batch *batch[10];
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, MANY * 1024, &at), 0);
 	name_all("many", at, 1024);
 	for (unsigned k = 0; k < 1000; k++)
@@ -75,7 +73,6 @@ static void big_ops_fill_a_ring_without_overrunning_it(void **state)
 	unsigned char *at;
 	void *memory;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 64 * SEGMENTS_MAX * 16, &memory), 0);
 	at = memory;
 	name_all("big", at, 0);
@@ -100,7 +97,6 @@ static void a_deadline_ends_a_long_batch(void **state)
 	uint64_t start_ns;
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, MANY * 1024, &at), 0);
 	name_all("late", at, 1024);
 	/* While the test holds the lock, the fake engine does not serve the rings. */

@@ -18,7 +18,6 @@ static void a_page_is_shown_at_its_holder_with_all_owners_that_name_it(void **st
 {
 	static const uint32_t nodes[] = {FAKE_SELF, FAKE_A, FAKE_B};
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
 		char name[FAKE_NAME_BYTES];
 
@@ -38,7 +37,6 @@ static void a_page_that_left_its_place_is_evicted_there(void **state)
 	uint32_t place = fake_page(&fake, "evicted", FAKE_A, 0, PAGE_BYTES);
 	struct page_key other = {{1, 2}};
 
-	(void)state;
 	page_head_retire(fake_head(&fake, FAKE_A, place));
 	expect("evicted");
 	assert_int_equal(times("\"state\":\"evicted\",\"why\":\"\",\"head_generation\":8"), 1);
@@ -52,7 +50,6 @@ static void an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("dead", name);
 	insert(name, FAKE_A, 0xdead, 1);
 	expect(name);
@@ -81,7 +78,6 @@ static void the_second_bucket_counts_only_behind_a_full_first_one(void **state)
 	struct page_key key;
 	uint32_t first, second;
 
-	(void)state;
 	name_of_a_and_b("second", name);
 	key = fake_key(name);
 	first = dir_bucket_first(&key, FAKE_BITS);
@@ -129,7 +125,6 @@ static void an_owner_that_cannot_be_asked_is_unreachable_and_not_absent(void **s
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("cut", name);
 	LET(on_op, a_is_down);
 	expect(name);
@@ -145,7 +140,6 @@ static void an_owner_that_does_not_answer_costs_the_deadline_and_no_more(void **
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("mute", name);
 	LET(on_op, a_is_held);
 	assert_int_equal(explain(name, 200), 0);
@@ -164,7 +158,6 @@ static void a_failed_rail_is_replaced_by_another(void **state)
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	rail_failures = 0;
 	name_of_a_and_b("rails", name);
 	fake_page(&fake, name, FAKE_A, 0, PAGE_BYTES);
@@ -182,7 +175,6 @@ static void reads_that_find_no_scratch_slot_wait_for_one(void **state)
 	uint32_t one[SCRATCH_SLOTS / 32] = {1}, all[SCRATCH_SLOTS / 32];
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("room", name);
 	fake_page(&fake, name, FAKE_A, 0, PAGE_BYTES);
 	memcpy(all, ch->staging.scratch_free, sizeof(all));
@@ -208,7 +200,6 @@ static void the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error(void
 	char name[FAKE_NAME_BYTES];
 	pthread_t thread;
 
-	(void)state;
 	name_of_a_and_b("ends", name);
 	insert(name, FAKE_B, FAKE_REF(FAKE_B), 1);
 	LET(on_op, a_is_held);
@@ -225,7 +216,6 @@ static void looking_changes_nothing(void **state)
 	struct pc_counts before = counts(), after;
 	uint32_t place = fake_page(&fake, "stale", FAKE_A, 0, PAGE_BYTES);
 
-	(void)state;
 	page_head_retire(fake_head(&fake, FAKE_A, place));
 	fake_page(&fake, "used", FAKE_SELF, 0, PAGE_BYTES);
 	expect("stale");
@@ -241,7 +231,6 @@ static void wrong_arguments_are_refused(void **state)
 {
 	static char key[KEY_BYTES_MAX + 1];
 
-	(void)state;
 	assert_int_equal(pc_explain(NULL, "a", 1, 0, &text), -EINVAL);
 	assert_int_equal(pc_explain(ch, NULL, 1, 0, &text), -EINVAL);
 	assert_int_equal(pc_explain(ch, "a", 0, 0, &text), -EINVAL);

@@ -41,7 +41,6 @@ static void a_key_without_an_entry_is_absent(void **state)
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("new", name);
 	agrees(name, "miss", "", PC_MISS);
 	assert_int_equal(times("\"answer\":\"absent\""), 2);
@@ -53,7 +52,6 @@ static void a_suspect_owner_is_not_asked_once_another_one_has_answered(void **st
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("suspect", name);
 	shm_store64(&fake.status->map.suspects[FAKE_A / 64], 1ull << FAKE_A % 64);
 	agrees(name, "unreachable", "suspect owner", PC_UNREACHABLE);
@@ -74,7 +72,6 @@ static void an_owner_or_a_holder_that_cannot_be_read_makes_a_key_unreachable(voi
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("unread", name);
 	LET(on_op, a_is_down);
 	agrees(name, "unreachable", "owner", PC_UNREACHABLE);
@@ -91,7 +88,6 @@ static void an_owner_that_is_no_member_proves_nothing(void **state)
 	struct map_slot slot;
 	uint64_t *word;
 
-	(void)state;
 	name_of_a_and_b("stranger", name);
 	slot_of_name(name, &slot, &word);
 	shm_store64(&fake.status->map.owner[slot.owner[1]], map_member_pack(&stranger));
@@ -102,7 +98,6 @@ static void a_page_of_this_host_is_told_of_by_its_engine_alone(void **state)
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("here", name);
 	expect(name);
 	assert_int_equal(times("\"here\":\"nowhere\""), 1);
@@ -137,7 +132,6 @@ static void an_engine_that_does_not_tell_costs_the_deadline_and_proves_nothing(v
 {
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of_a_and_b("untold", name);
 	LET(on_ctl, nothing_is_told);
 	assert_int_equal(explain(name, 200), 0);

@@ -47,7 +47,6 @@ static void also(const char *name, uint32_t only, uint32_t node, uint32_t place)
 
 static void each_holder_has_its_prefix_and_its_pages(void **state)
 {
-	(void)state;
 	list("spread");
 	for (unsigned i = 0; i < 10; i++)
 		fake_page(&fake, names[i], FAKE_A, 0, 4096);
@@ -71,7 +70,6 @@ static void each_holder_has_its_prefix_and_its_pages(void **state)
 
 static void a_match_uses_no_cache_and_counts_nothing_as_used(void **state)
 {
-	(void)state;
 	list("fresh");
 	fake_page(&fake, names[0], FAKE_A, 0, 4096);
 	assert_int_equal(exists_one(names[0], PATIENCE_MS), PC_HIT);
@@ -89,7 +87,6 @@ static void a_full_bucket_is_no_end_of_the_holders(void **state)
 {
 	uint32_t owner[REPLICAS_MAX];
 
-	(void)state;
 	list("full");
 	for (unsigned i = 0; i < KEYS; i++) {
 		struct page_key key = fake_key(names[i]);
@@ -118,7 +115,6 @@ static void a_page_on_disk_counts_and_one_that_left_this_host_does_not(void **st
 {
 	uint32_t place;
 
-	(void)state;
 	list("disk");
 	also(names[0], FAKE_NODES, FAKE_A, place_make(PLACE_DISK, 9));
 	place = fake_page(&fake, names[1], FAKE_SELF, 0, 4096);
@@ -142,7 +138,6 @@ static void keys_whose_owner_cannot_be_asked_are_unknown(void **state)
 {
 	unsigned unreachable = 0;
 
-	(void)state;
 	list("cut");
 	LET(on_op, a_is_down);
 	ask();
@@ -165,7 +160,6 @@ static uint32_t others_leave(struct fake *f, uint32_t rail, const struct op *op)
 
 static void a_holder_that_left_meanwhile_is_none(void **state)
 {
-	(void)state;
 	list("left");
 	for (unsigned i = 0; i < KEYS; i++)
 		also(names[i], FAKE_NODES, FAKE_B, place_make(0, 1));
@@ -178,7 +172,6 @@ static void a_holder_that_left_meanwhile_is_none(void **state)
 
 static void without_an_engine_all_keys_are_unknown(void **state)
 {
-	(void)state;
 	list("gone");
 	fake_die(&fake);
 	assert_int_equal(pc_match(ch, pages, KEYS, 200, &match, NULL), 0);
@@ -189,7 +182,6 @@ static void without_an_engine_all_keys_are_unknown(void **state)
 
 static void wrong_arguments_are_refused(void **state)
 {
-	(void)state;
 	list("wrong");
 	assert_int_equal(pc_match(NULL, pages, 1, 0, &match, NULL), -EINVAL);
 	assert_int_equal(pc_match(ch, pages, 1, 0, NULL, NULL), -EINVAL);

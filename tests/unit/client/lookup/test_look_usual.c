@@ -106,7 +106,6 @@ static int setup(void **state)
 
 static void a_slot_without_owners_proves_nothing(void **state)
 {
-	(void)state;
 	own(2, 0, FAKE_A, FAKE_A); /* numbers behind the count are none */
 	insert_at(2, FAKE_A);
 	own(3, 1, NUMBER, 0); /* and a number that no member has */
@@ -126,7 +125,6 @@ static void number_moves(void)
 
 static void an_owner_number_that_moves_names_no_other_owner(void **state)
 {
-	(void)state;
 	number_is(FAKE_A);
 	own(4, 1, NUMBER, 0);
 	insert_at(4, FAKE_A);
@@ -149,7 +147,6 @@ static void a_word_that_comes_back_means_the_new_owner(void **state)
 {
 	struct page_key key;
 
-	(void)state;
 	number_is(FAKE_A);
 	own(4, 1, NUMBER, 0);
 	insert_at(4, FAKE_B);
@@ -186,13 +183,11 @@ static void number_moves_while_asked(unsigned first, unsigned asked_a)
 
 static void the_answer_of_a_number_s_former_member_is_not_the_new_one_s(void **state)
 {
-	(void)state;
 	number_moves_while_asked(4, 1); /* the only key: the long way */
 }
 
 static void the_same_holds_for_the_short_way(void **state)
 {
-	(void)state;
 	number_moves_while_asked(0, 3); /* keys 0, 2 and 4 */
 }
 
@@ -202,7 +197,6 @@ static void a_key_that_comes_twice_has_one_location(void **state)
 	const struct cache_set *set;
 	unsigned ways = 0;
 
-	(void)state;
 	pages[2] = pages[4] = pages[0];
 	exists_all();
 	assert_int_equal(result[2], PC_HIT);
@@ -221,7 +215,6 @@ static void another_incarnation_of_an_open_owner_is_not_asked(void **state)
 {
 	struct map_member later = map_member_unpack(fake.status->map.owner[FAKE_A]);
 
-	(void)state;
 	later.ref++;
 	shm_store64(&fake.status->map.owner[NUMBER], map_member_pack(&later));
 	own(4, 1, NUMBER, 0);
@@ -237,7 +230,6 @@ static void of_two_holders_the_better_one_is_remembered(void **state)
 	struct page_key key = fake_key(name[3]);
 	const struct cache_entry *e;
 
-	(void)state;
 	for (uint32_t node = FAKE_A; node <= FAKE_B; node++)
 		fake_insert(&fake, &key, FAKE_B,
 			&(struct dir_entry){.ref = FAKE_REF(node), .place = 1, .generation = 7});
@@ -258,7 +250,6 @@ static uint32_t a_times_out(struct fake *f, uint32_t rail, const struct op *op)
 
 static void a_failed_look_up_rests_its_peer_alone(void **state)
 {
-	(void)state;
 	LET(on_op, a_times_out);
 	exists_all();
 	assert_int_equal(result[2], PC_UNREACHABLE);
@@ -275,7 +266,6 @@ static void a_run_of_look_ups_has_32_keys_at_most(void **state)
 	static enum pc_result results[3 * RUN_PAGES_MAX];
 	unsigned at = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 3 * RUN_PAGES_MAX; i++) {
 		fake_name_owned(&fake, "many", FAKE_A, &at, many[i]);
 		page[i] = (struct pc_page){many[i], strlen(many[i]), NULL, 0};
@@ -295,7 +285,6 @@ static void a_page_that_was_reported_is_marked(void **state)
 	struct page_key key = fake_key(name[0]);
 	const struct cache_entry *e;
 
-	(void)state;
 	exists_all();
 	e = cache_find(ch, &key);
 	assert_non_null(e);
@@ -310,7 +299,6 @@ static void the_second_bucket_of_the_only_owner_is_read(void **state)
 	struct page_key key = fake_key(name[2]);
 	uint32_t first = dir_bucket_first(&key, FAKE_BITS);
 
-	(void)state;
 	fake_lock(&fake);
 	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
 		fake.node[FAKE_A].shard[first].entry[k] = (struct dir_entry){
@@ -327,7 +315,6 @@ static void a_holder_that_is_no_member_has_nothing(void **state)
 {
 	struct page_key key = fake_key(name[2]);
 
-	(void)state;
 	fake_insert(&fake, &key, FAKE_A,
 		&(struct dir_entry){.ref = 0xdead, .place = 1, .generation = 7});
 	exists_all();

@@ -69,7 +69,6 @@ static void a_key_is_a_miss_after_every_owner_has_answered(void **state)
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	name_of("absent", FAKE_A, FAKE_B, &n, name);
 	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
 	assert_int_equal(SEEN(reads), 2);
@@ -85,7 +84,6 @@ static void a_key_known_to_only_one_owner_is_found(void **state)
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(owners) / sizeof(owners[0]); k++)
 		for (unsigned which = 0; which < 2; which++) {
 			name_of("one", owners[k][0], owners[k][1], &n, name);
@@ -100,7 +98,6 @@ static void a_key_that_did_not_fit_into_one_shard_is_found_in_another(void **sta
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	for (unsigned k = 0; k < 8; k++) {
 		struct page_key key;
 		uint32_t first;
@@ -128,7 +125,6 @@ static void a_key_with_an_unreachable_owner_is_unreachable_and_no_miss(void **st
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	hook(a_is_down);
 	for (unsigned k = 0; k < 4; k++) {
 		name_of("cut", k & 1 ? FAKE_A : FAKE_B, k & 1 ? FAKE_B : FAKE_A, &n, name);
@@ -146,7 +142,6 @@ static void a_recently_failed_owner_is_not_awaited_once_another_has_answered(voi
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	a_was_asked = 0;
 	hook(a_is_silent);
 	name_of("mute", FAKE_A, FAKE_B, &n, name);
@@ -179,7 +174,6 @@ static void a_suspect_owner_is_asked_only_if_no_other_one_answers(void **state)
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 
-	(void)state;
 	suspect(FAKE_A, true);
 	name_of("dark", FAKE_A, FAKE_B, &n, name);
 	assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
@@ -207,7 +201,6 @@ static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **sta
 	struct one o;
 	uint32_t owner[REPLICAS_MAX];
 
-	(void)state;
 	/* Choose a key that only FAKE_A owns in the first map and only FAKE_B in the second. Both
 	 * owners have the same bit in the look-up's bit mask of asked owners. */
 	for (unsigned k = 0;; k++) {
@@ -260,7 +253,6 @@ static void of_several_holders_the_one_with_the_least_queued_is_taken(void **sta
 	uint64_t *leaving = &fake.status->map.leaving[FAKE_A / 64];
 	unsigned n = 0, of_a = 0;
 
-	(void)state;
 	for (unsigned k = 0; k < 20; k++)
 		of_a += holder_of_two(&n) == FAKE_REF(FAKE_A);
 	assert_in_range(of_a, 5, 15); /* in turn, as far as nothing was read */
@@ -287,7 +279,6 @@ static void what_a_read_takes_counts_as_load_of_its_holder(void **state)
 {
 	static unsigned char bytes[PAGE_UNIT];
 
-	(void)state;
 	(void)fake_page(&fake, "loaded", FAKE_A, 0, PAGE_UNIT);
 	ch->peer_load[FAKE_A] = ch->peer_load[FAKE_B] = 0;
 	assert_int_equal(get_one("loaded", bytes, sizeof(bytes), PATIENCE_MS), PC_HIT);

@@ -47,7 +47,6 @@ static void keys_always_hash_to_the_same_numbers(void **state)
 		{"llama-70b", "a", {0x880067c75287e1f6, 0x7cefbb106ef56441}},
 	};
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(vector) / sizeof(vector[0]); k++) {
 		struct page_key key =
 			hash(vector[k].name_space, vector[k].key, strlen(vector[k].key));
@@ -62,7 +61,6 @@ static void keys_of_a_group_and_only_these_have_its_bits(void **state)
 	struct page_key group = hash("a", "x", 1), rank = hash("a||0", "y", 1);
 	struct page_key other = hash("a|0", "x", 1), empty = hash("||a", "x", 1);
 
-	(void)state;
 	assert_true(page_key_grouped(&rank, &group));
 	assert_false(page_key_equal(&rank, &group));
 	assert_false(page_key_grouped(&other, &group));
@@ -81,7 +79,6 @@ static void namespace_and_key_are_hashed_separately(void **state)
 {
 	struct page_key a = hash("ab", "c", 1), b = hash("a", "bc", 2), c = hash("", "abc", 3);
 
-	(void)state;
 	assert_false(page_key_equal(&a, &b));
 	assert_false(page_key_equal(&a, &c));
 	assert_false(page_key_equal(&b, &c));
@@ -92,7 +89,6 @@ static void keys_of_every_length_differ(void **state)
 	static unsigned char zeros[KEY_BYTES_MAX];
 	static struct page_key seen[KEY_BYTES_MAX + 1];
 
-	(void)state;
 	for (size_t n = 1; n <= KEY_BYTES_MAX; n++) {
 		seen[n] = hash("", zeros, n);
 		for (size_t m = 1; m < n; m++)
@@ -110,7 +106,6 @@ static void a_key_hashes_alike_after_any_other_key(void **state)
 	const char *given = getenv("SEED");
 	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
 
-	(void)state;
 	print_message("seed %lu\n", seed);
 	assert_int_equal(key_name_space(NULL, "llama-70b/bf16", &digest), 0);
 	key_text_init(&text, &digest, &(struct epoch){0, 0});
@@ -141,7 +136,6 @@ static void the_cache_finds_only_the_key_that_was_put(void **state)
 	struct location at = {.ref = 9, .place = 8, .generation = 7};
 	uint32_t number;
 
-	(void)state;
 	assert_null(cache_find(ch, &a));
 	cache_put(ch, &a, &at, 1);
 	assert_int_equal(cache_find(ch, &a)->at.place, 8);
@@ -169,7 +163,6 @@ static void the_oldest_location_of_a_full_set_is_replaced(void **state)
 	struct pc_channel *ch = cache_only();
 	struct location at = {.ref = 9};
 
-	(void)state;
 	for (uint32_t k = 0; k < CACHE_WAYS; k++) {
 		at.place = k;
 		/* the key that is put first is confirmed last */
@@ -195,7 +188,6 @@ static void the_victim_of_a_full_set_is_the_first_of_its_oldest(void **state)
 	static struct cache_set set;
 	uint64_t random = 1;
 
-	(void)state;
 	memset(set.tag, 0xff, sizeof(set.tag));
 	for (unsigned n = 0; n < 4000; n++) {
 		uint32_t now_ms = (uint32_t)map_mix(random++), oldest = 0;
@@ -218,7 +210,6 @@ static void the_cache_remembers_as_many_locations_as_it_is_made_for(void **state
 	struct page_key *key = malloc(count * sizeof(*key));
 	uint32_t found = 0;
 
-	(void)state;
 	print_message("seed %lu\n", seed);
 	for (uint32_t i = 0; i < count; i++) {
 		char text[65];
@@ -267,7 +258,6 @@ static void control_requests_are_limited_by_the_room_for_their_answers(void **st
 	struct pc_channel *ch = rails_new(1);
 	void *ring = aligned_alloc(64, ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op)));
 
-	(void)state;
 	memset(ring, 0, sizeof(struct ring_shared));
 	ring_producer_init(&ch->ctl, ring, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	assert_true(submit_ctl_room(ch, CTL_DONE_SLOTS, 0));
@@ -316,7 +306,6 @@ static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
 	const struct key_secret a = {32, "0123456789abcdef0123456789abcdef"};
 	const struct key_secret b = {32, "0123456789abcdef0123456789abcdeF"};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) { /* the second time from memory */
 		assert_int_equal(key_name_space(&a, "llama||rank 3", &space), 0);
 		assert_true(page_key_equal(&space.digest, &digest));
@@ -336,7 +325,6 @@ static void a_namespace_with_a_secret_is_keyed_blake2b(void **state)
 
 static void results_have_names(void **state)
 {
-	(void)state;
 	assert_string_equal(pc_result_name(PC_HIT), "hit");
 	assert_string_equal(pc_result_name(PC_PENDING), "pending");
 	assert_string_equal(pc_result_name((enum pc_result)77), "unknown");

@@ -29,7 +29,6 @@ static void a_page_that_changed_before_a_local_copy_is_stale(void **state)
 	unsigned char *at = calloc(1, PAGE_BYTES);
 	uint32_t place = fake_page(&fake, "key-1", FAKE_SELF, 0, PAGE_BYTES);
 
-	(void)state;
 	page_head_retire(fake_head(&fake, FAKE_SELF, place));
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
@@ -60,7 +59,6 @@ static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
 	unsigned char *at =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	(void)state;
 	place = fake_page(&fake, "key-1", FAKE_SELF, 0, bytes);
 	trap.head = fake_head(&fake, FAKE_SELF, place);
 	/* Protect the first, a middle and the last memory page of the destination. */
@@ -84,7 +82,6 @@ static void a_stale_page_is_reported_and_looked_up_again(void **state)
 	unsigned char *at = memory(1 << 20);
 	uint32_t old = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES), place;
 
-	(void)state;
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	retire(FAKE_A, old);
@@ -105,7 +102,6 @@ static void a_page_that_stays_stale_is_looked_up_once_more(void **state)
 	unsigned char *at = memory(1 << 20);
 	uint32_t place = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 
-	(void)state;
 	retire(FAKE_A, place);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), 1);
@@ -118,7 +114,6 @@ static void another_copy_is_read_when_the_first_is_stale(void **state)
 	uint32_t a = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	uint32_t b = fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES);
 
-	(void)state;
 	(void)b;
 	retire(FAKE_A, a);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -130,7 +125,6 @@ static void a_copy_of_another_length_hides_no_other_copy(void **state)
 	static const uint32_t length[] = {PAGE_BYTES, PAGE_BYTES - 4096, PAGE_BYTES + 4096};
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	for (uint32_t node = FAKE_SELF; node <= FAKE_B; node++)
 		fake_page(&fake, "key-1", node, 0, length[node]);
 	for (uint32_t node = FAKE_SELF; node <= FAKE_B; node++) {
@@ -150,7 +144,6 @@ static void a_local_place_outside_the_pool_is_refused(void **state)
 	struct page_key key = fake_key("key-1");
 	unsigned char at[64];
 
-	(void)state;
 	for (unsigned rail = 0; rail < RAILS_MAX; rail += 2) {
 		fake_insert(&fake, &key, FAKE_NODES,
 			&(struct dir_entry){.ref = FAKE_REF(FAKE_SELF),
@@ -167,7 +160,6 @@ static void a_local_page_that_begins_in_the_pool_and_ends_outside_is_refused(voi
 	struct page_key key = fake_key("key-1");
 	unsigned char at[2 * PAGE_UNIT];
 
-	(void)state;
 	fake_lock(&fake);
 	fake_head(&fake, FAKE_SELF, place)->generation = 7;
 	page_head_publish(fake_head(&fake, FAKE_SELF, place), &key, sizeof(at));
@@ -181,7 +173,6 @@ static void a_local_place_of_a_rail_that_the_engine_does_not_have_is_refused(voi
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_SELF, FAKE_RAILS - 1, sizeof(at));
 	pc->session->rails--;
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
@@ -193,7 +184,6 @@ static void two_stale_copies_are_tried_once_each(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
 	retire(FAKE_B, fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES));
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
@@ -205,7 +195,6 @@ static void a_stale_location_is_not_remembered(void **state)
 	struct page_key key = fake_key("key-1");
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	fake_lock(&fake);
@@ -220,7 +209,6 @@ static void a_remote_page_of_another_length_is_invalid_and_stays(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES + 1, PATIENCE_MS), PC_INVALID);
@@ -247,7 +235,6 @@ static void a_page_of_another_length_stays_when_each_rail_failed_once(void **sta
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	page_reads = head_reads = 0;
 	LET(on_op, fail_once);
@@ -271,7 +258,6 @@ static void a_refused_read_of_a_valid_page_is_invalid(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	page_status = OP_INVALID;
 	LET(on_op, answer_pages);
@@ -288,7 +274,6 @@ static void the_ref_of_a_dead_node_finds_no_live_member(void **state)
 	struct page_key key = fake_key("key-1");
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	for (unsigned node = 0; node < FAKE_NODES; node++)
 		memset(&fake.node[node].shard[dir_bucket_first(&key, FAKE_BITS)], 0,

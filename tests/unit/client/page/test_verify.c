@@ -140,19 +140,16 @@ static void damaged_page_is_a_miss(uint32_t node, uint32_t bytes)
 
 static void a_damaged_page_of_another_host_is_a_miss(void **state)
 {
-	(void)state;
 	damaged_page_is_a_miss(FAKE_A, PAGE_BYTES);
 }
 
 static void a_damaged_page_in_slices_is_a_miss(void **state)
 {
-	(void)state;
 	damaged_page_is_a_miss(FAKE_A, 3 * SLICE_BYTES + 4097);
 }
 
 static void a_damaged_page_of_this_host_is_a_miss(void **state)
 {
-	(void)state;
 	damaged_page_is_a_miss(FAKE_SELF, PAGE_BYTES);
 }
 
@@ -164,7 +161,6 @@ static void segments_are_compared_in_page_order(void **state)
 	unsigned char *at = memory(1 << 20);
 	enum pc_result result;
 
-	(void)state;
 	for (unsigned node = FAKE_SELF; node <= FAKE_A; node++) {
 		const char *name = node == FAKE_SELF ? "here" : "there";
 		struct pc_page page = {name, strlen(name), segment, 5};
@@ -195,7 +191,6 @@ static void bytes_of_a_damaged_copy_are_not_those_of_the_next(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	flip(FAKE_A, proven("key-1", FAKE_A, 0, PAGE_BYTES), 5);
 	fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES); /* without a CRC */
 	LET(on_op, b_is_stale);
@@ -209,7 +204,6 @@ static void where_all_are_compared_a_page_without_a_crc_is_no_hit(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	fake_page(&fake, "here", FAKE_SELF, 0, PAGE_BYTES);
 	fake_page(&fake, "there", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(get_one("here", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
@@ -224,7 +218,6 @@ static void without_verification_no_head_is_read(void **state)
 	unsigned char *at = memory(1 << 20);
 	uint32_t place = proven("key-1", FAKE_A, 0, PAGE_BYTES);
 
-	(void)state;
 	flip(FAKE_A, place, 0);
 	for (unsigned i = 0; i < 100; i++)
 		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -245,7 +238,6 @@ static void a_sample_compares_the_share_that_was_chosen(void **state)
 	struct pc_page page[PAGES];
 	enum pc_result result[PAGES];
 
-	(void)state;
 	for (unsigned i = 0; i < PAGES; i++) {
 		char name[16];
 
@@ -272,7 +264,6 @@ static void a_sample_finds_a_damaged_page_in_the_end(void **state)
 	uint32_t place = proven("key-1", FAKE_A, 0, PAGE_BYTES);
 	unsigned wrong = 0;
 
-	(void)state;
 	flip(FAKE_A, place, 0);
 	/* the distance is at most 7 */
 	while (get_one("key-1", at, PAGE_BYTES, PATIENCE_MS) == PC_HIT)
@@ -286,7 +277,6 @@ static void wrong_options_are_refused(void **state)
 	struct pc_options options = rig_options;
 	struct pc *other;
 
-	(void)state;
 	options.verify = 3;
 	assert_int_equal(pc_open(&options, &other), -EINVAL);
 	options.verify = PC_VERIFY_SAMPLE;

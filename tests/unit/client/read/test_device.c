@@ -111,7 +111,6 @@ static void assert_many(void)
 
 static void pages_of_another_node_go_through_staging(void **state)
 {
-	(void)state;
 	many_make();
 	for (unsigned turn = 0; turn < 2; turn++) {
 		gpu_fill("other", 0, BATCH * PAGE_BYTES);
@@ -126,7 +125,6 @@ static void a_page_larger_than_staging_goes_through_it(void **state)
 {
 	uint32_t bytes = 12u << 20;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, bytes);
 	assert_int_equal(get_one("key-1", gpu, bytes, PATIENCE_MS), PC_HIT);
 	assert_true(gpu_has("key-1", 0, bytes));
@@ -140,7 +138,6 @@ static void a_page_partly_in_gpu_memory_is_whole(void **state)
 		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
 	enum pc_result result;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 200);
 	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
@@ -156,7 +153,6 @@ static void a_segment_partly_in_gpu_memory_is_refused(void **state)
 		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
 	enum pc_result result;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 200);
 	for (unsigned i = 0; i < 4; i++) {
 		segment[i % 2].base = i < 2 ? gpu - 99 : gpu + BYTES - 1;
@@ -178,7 +174,6 @@ static void a_segment_partly_in_gpu_memory_is_refused(void **state)
 
 static void a_context_of_the_library_is_given_back(void **state)
 {
-	(void)state;
 	setenv("STAND_IN_CUDA", "mapped", 1);
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", gpu, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -191,7 +186,6 @@ static void a_set_from_gpu_memory_comes_back_at_home(void **state)
 {
 	unsigned char *at = malloc(PAGE_BYTES);
 
-	(void)state;
 	ch->pc->verify_one_in = 1; /* of what is compared with its CRC: all */
 	verify_open(ch);
 	gpu_fill("key-1", 0, PAGE_BYTES);
@@ -209,7 +203,6 @@ static void a_set_from_gpu_memory_comes_back_at_home(void **state)
 
 static void bytes_in_gpu_memory_are_compared_with_their_crc(void **state)
 {
-	(void)state;
 	ch->pc->verify_one_in = 1;
 	verify_open(ch);
 	many_make();
@@ -230,7 +223,6 @@ static void a_shorter_page_is_read_again_alone(void **state)
 	uint64_t bytes;
 	struct one o;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	one_page(&o, "key-1", gpu, 2 * PAGE_BYTES);
 	assert_int_equal(pc_get_sized(ch, &o.page, 1, PATIENCE_MS, &result, &bytes), 0);
@@ -241,7 +233,6 @@ static void a_shorter_page_is_read_again_alone(void **state)
 
 static void a_driver_that_fails_is_no_hit(void **state)
 {
-	(void)state;
 	gpu_fill("key-1", 0, PAGE_BYTES);
 	fake_page(&fake, "far", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(set_one("near", gpu, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -284,7 +275,6 @@ static void a_channel_serves_one_gpu_after_another(void **state)
 	struct pc_batch *batch;
 	struct one one;
 
-	(void)state;
 	setenv("STAND_IN_CUDA", "second", 1);
 	assert_int_equal(cuMemAlloc_v2(&at, PAGE_BYTES), 0);
 	setenv("STAND_IN_CUDA", "no-dma-buf", 1);
@@ -327,7 +317,6 @@ static void a_channel_serves_one_gpu_after_another(void **state)
 
 static void a_channel_that_closes_waits_for_copies(void **state)
 {
-	(void)state;
 	copying();
 	pc_channel_close(ch);
 	for (unsigned i = 0; i < BATCH; i++)
@@ -343,7 +332,6 @@ static void an_engine_that_is_lost_waits_for_copies(void **state)
 	unsigned hits = 0;
 	struct pc_batch *batch = copying();
 
-	(void)state;
 	fake_die(&fake);
 	ch->broken = true; /* the next step leaves the session, with copies in flight */
 	pc_wait(batch);
@@ -359,7 +347,6 @@ static void a_deadline_waits_for_copies(void **state)
 {
 	struct pc_batch *batch = copying();
 
-	(void)state;
 	batch->deadline_ns = 1; /* it has passed long ago */
 	ch->due_ns = 0;
 	pc_wait(batch);
@@ -373,7 +360,6 @@ static void the_descriptor_tells_of_copies(void **state)
 	struct pollfd p = {.fd = pc_channel_fd(ch), .events = POLLIN};
 	struct pc_batch *batch = copying();
 
-	(void)state;
 	while (!pc_poll(batch))
 		assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
 	assert_many();

@@ -17,7 +17,6 @@ static void a_page_of_another_node_lands_in_registered_memory(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", at + 100, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at + 100, 0, PAGE_BYTES));
@@ -30,7 +29,6 @@ static void a_page_lands_in_ordinary_memory_through_staging(void **state)
 {
 	unsigned char *at = malloc(PAGE_BYTES);
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
@@ -43,7 +41,6 @@ static void a_page_larger_than_staging_lands_in_ordinary_memory_too(void **state
 	uint32_t bytes = 12u << 20;
 	unsigned char *at = malloc(bytes);
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, bytes);
 	for (unsigned turn = 0; turn < 2; turn++) {
 		memset(at, 0, bytes);
@@ -60,7 +57,6 @@ static void a_page_is_scattered_to_many_segments(void **state)
 	unsigned char *at = memory(8 << 20);
 	enum pc_result result;
 
-	(void)state;
 	for (unsigned n = 1; n <= SEGMENTS_MAX; n = n == 5 ? SEGMENTS_MAX : n + 1) {
 		char name[32];
 
@@ -87,7 +83,6 @@ static void a_page_partly_in_registered_memory_is_staged(void **state)
 		.key = "key-1", .key_bytes = 5, .segments = segment, .segment_count = 2};
 	enum pc_result result;
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 200);
 	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
@@ -99,7 +94,6 @@ static void a_key_that_no_node_has_is_a_miss(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	for (unsigned n = 0; n < 20; n++) {
 		char name[32];
 
@@ -116,7 +110,6 @@ static void a_page_of_this_host_is_copied_without_a_rail(void **state)
 	unsigned n = 0;
 	char name[64];
 
-	(void)state;
 	fake_name_owned(&fake, "here", FAKE_SELF, &n, name);
 	fake_page(&fake, name, FAKE_SELF, 1, PAGE_BYTES);
 	assert_int_equal(get_one(name, at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -140,7 +133,6 @@ static void the_second_bucket_is_read_when_the_first_is_full(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	for (uint32_t node = 0; node < FAKE_NODES; node++) {
 		char name[64];
 		unsigned n = 0;
@@ -161,7 +153,6 @@ static void the_second_bucket_is_not_read_when_the_first_has_room(void **state)
 	unsigned n = 0;
 	char name[64];
 
-	(void)state;
 	do /* choose a key that this host does not own: its look-up needs a READ */
 		fake_name_owned(&fake, "plain", FAKE_A, &n, name);
 	while (exists_one(name, PATIENCE_MS) != PC_MISS || SEEN(reads) == 0);
@@ -174,7 +165,6 @@ static void a_known_location_needs_no_second_lookup(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 1);
@@ -188,7 +178,6 @@ static void exists_looks_up_again_after_one_second(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	rig_pass_ms(1050);
@@ -205,7 +194,6 @@ static void a_key_named_twice_in_a_batch_is_read_twice(void **state)
 	struct one o[2];
 	enum pc_result result[2];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
 	one_page(&o[0], "key-1", at, 1000);
 	one_page(&o[1], "key-1", at + 2000, 1000);
@@ -220,7 +208,6 @@ static void a_page_that_is_read_is_touched_once_a_second(void **state)
 {
 	unsigned char at[64];
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	for (unsigned n = 0; n < 5; n++)
 		assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
@@ -233,7 +220,6 @@ static void a_head_that_is_looked_up_is_touched_twenty_times_a_second(void **sta
 {
 	const unsigned touches[] = {1, 2, 2, 3}; /* after each look-up */
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 64);
 	for (unsigned n = 0; n < 4; n++) {
 		pc_channel_head(ch, n != 2);

@@ -11,7 +11,6 @@
 
 static void the_rails_share_the_pages_of_a_batch_in_one_run_each(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	get_all();
@@ -23,7 +22,6 @@ static void the_rails_share_the_pages_of_a_batch_in_one_run_each(void **state)
 
 static void pages_of_one_pool_are_shared_by_the_rails_too(void **state)
 {
-	(void)state;
 	store(1);
 	look_up_all();
 	get_all();
@@ -47,7 +45,6 @@ static void a_run_may_be_a_quarter_longer_than_its_share(void **state)
 {
 	const unsigned share = COUNT / FAKE_RAILS;
 
-	(void)state;
 	assert_int_equal(runs_with(share + share / 4), FAKE_RAILS);
 	assert_int_equal(SEEN(run_pages_max), share + share / 4);
 }
@@ -56,14 +53,12 @@ static void a_pool_with_many_more_pages_is_read_in_equal_runs(void **state)
 {
 	const unsigned share = COUNT / FAKE_RAILS;
 
-	(void)state;
 	assert_int_equal(runs_with(share + share / 4 + 1), FAKE_RAILS + 1);
 	assert_int_equal(SEEN(run_pages_max), (share + share / 4 + 2) / 2);
 }
 
 static void pages_of_two_lengths_do_not_cut_each_others_runs(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT; i++) {
 		uint32_t bytes = i / FAKE_RAILS % 2 ? BYTES / 2 : BYTES;
 
@@ -87,7 +82,6 @@ static void a_batch_of_any_length_is_planned_in_parts(void **state)
 	static enum pc_result results[MANY];
 	unsigned before;
 
-	(void)state;
 	for (unsigned i = 0; i < MANY; i++) {
 		char name[FAKE_NAME_BYTES];
 
@@ -108,7 +102,6 @@ static void a_batch_of_any_length_is_planned_in_parts(void **state)
 
 static void known_pages_of_this_host_are_copied_not_read(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT; i++)
 		fake_page(&fake, one[i].name, FAKE_SELF, i % FAKE_RAILS, BYTES);
 	look_up_all();
@@ -120,7 +113,6 @@ static void known_pages_of_this_host_are_copied_not_read(void **state)
 
 static void keys_of_one_owner_are_looked_up_in_one_run(void **state)
 {
-	(void)state;
 	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	store(1);
 	look_up_all();
@@ -159,7 +151,6 @@ static void segments_at_one_distance_are_read_in_runs(void **state)
 	static struct pc_segment segment[COUNT * SEGMENTS_MAX];
 	const unsigned segments[] = {8, SEGMENTS_MAX};
 
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	for (unsigned i = 0; i < 2; i++) {
@@ -177,7 +168,6 @@ static void irregular_segments_are_read_by_ops_of_one_page(void **state)
 {
 	struct pc_segment segment[COUNT * 4];
 
-	(void)state;
 	divide(segment, 4, COUNT * (BYTES / 4));
 	for (unsigned i = 0; i < COUNT; i++) { /* the last two segments change places */
 		struct pc_segment last = segment[i * 4 + 3];
@@ -203,7 +193,6 @@ static void irregular_segments_are_read_by_ops_of_one_page(void **state)
 
 static void a_stale_page_is_reported_alone(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	fake_lock(&fake);
@@ -238,7 +227,6 @@ static uint32_t fail_some(struct fake *f, uint32_t rail, const struct op *op)
 
 static void only_the_pages_that_failed_are_read_again(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	failures = 4;
@@ -255,7 +243,6 @@ static void runs_in_flight_are_awaited_after_the_deadline(void **state)
 {
 	struct pc_batch *batch;
 
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	hook(hold_pages, NULL);
@@ -276,7 +263,6 @@ static void a_run_that_finds_no_room_is_split_and_waits(void **state)
 {
 	struct pc_batch *batch;
 
-	(void)state;
 	store(1);
 	look_up_all();
 	hook(hold_pages, NULL);
@@ -322,7 +308,6 @@ static void refuse_run(
 
 static void one_invalid_place_does_not_refuse_the_other_pages(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	refused_place = place[5];
@@ -363,7 +348,6 @@ static uint32_t note_deadline(struct fake *f, uint32_t rail, const struct op *op
 
 static void a_page_with_another_copy_leaves_time_for_it_whatever_is_read_with_it(void **state)
 {
-	(void)state;
 	store(1);
 	attempts.early_ns = 0;
 	attempts.late_ns = UINT64_MAX;
@@ -393,7 +377,6 @@ static void deny(struct fake *f, uint32_t rail, const struct fake_run *run, stru
 /* Reading the heads, which the client does for stale pages only, would show it. */
 static void a_run_that_failed_makes_no_page_stale(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	for (unsigned n = 1; n <= 8; n++) {
@@ -422,7 +405,6 @@ static void whatever_fails_a_hit_has_the_right_bytes(void **state)
 {
 	unsigned hits = 0;
 
-	(void)state;
 	store(FAKE_RAILS);
 	for (unsigned n = 0; n < 60; n++) {
 		unsigned count = 1 + roll(COUNT);

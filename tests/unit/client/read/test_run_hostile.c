@@ -66,7 +66,6 @@ static void forged_answers_read_no_page_twice(void **state)
 {
 	struct pc_batch *batch;
 
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	hook(hold_pages, NULL);
@@ -128,7 +127,6 @@ static void a_bucket_that_was_not_read_is_not_used(void **state)
 {
 	static const uint8_t status[] = {OP_HIT, OP_STALE, OP_NIC_ERROR, 200};
 
-	(void)state;
 	fake_map(&fake, 2, 1); /* this host and FAKE_A own the keys */
 	store(1);
 	for (unsigned n = 0; n < sizeof(status); n++) {
@@ -161,7 +159,6 @@ static void twice(struct fake *f, uint32_t rail, const struct fake_run *run, str
 
 static void bits_and_answers_without_a_page_change_nothing(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	for (unsigned n = 0; n < 20; n++) {
@@ -207,7 +204,6 @@ static void claim_half(
 
 static void a_page_without_its_bit_is_read_again(void **state)
 {
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	fake_lock(&fake);
@@ -232,7 +228,6 @@ static void a_page_without_a_clear_answer_is_no_hit(void **state)
 {
 	unsigned hits = 0;
 
-	(void)state;
 	store(FAKE_RAILS);
 	look_up_all();
 	hook(NULL, claim_both);

@@ -63,7 +63,6 @@ static void pages_of_any_shape_land_where_they_belong(void **state)
 {
 	void *at;
 
-	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, COUNT * AREA, &at), 0);
 	other = at;
 	for (unsigned round = 0; round < ROUNDS; round++) {

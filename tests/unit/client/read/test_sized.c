@@ -85,7 +85,6 @@ static void pages_of_any_length_are_hits_with_their_length(void **state)
 	static const uint32_t stored[] = {1, 4095, 4096, 20000, SLICE_BYTES, 2 * SLICE_BYTES + 5};
 	char name[64];
 
-	(void)state;
 	for (unsigned n = 0; n < 2 * sizeof(stored) / sizeof(stored[0]); n++) {
 		uint32_t bytes = stored[n / 2];
 
@@ -107,7 +106,6 @@ static void pages_of_any_length_are_hits_with_their_length(void **state)
 
 static void a_shorter_page_costs_a_head_and_a_full_room_nothing(void **state)
 {
-	(void)state;
 	proven("key-1", FAKE_A, 0, 20000);
 	fake_page(&fake, "key-2", FAKE_A, 0, 20000);
 	hit("key-1", registered, 20000, 20000);
@@ -134,7 +132,6 @@ static void a_longer_page_is_named_with_its_length(void **state)
 {
 	uint64_t bytes;
 
-	(void)state;
 	fake_page(&fake, "here", FAKE_SELF, 0, 20000);
 	fake_page(&fake, "there", FAKE_A, 0, 20000);
 	assert_int_equal(get_sized("here", plain, 19999, &bytes), PC_LONGER);
@@ -160,7 +157,6 @@ static void a_page_at_the_end_of_its_pool_is_a_hit(void **state)
 	struct pc_page page[3];
 	struct one o[3];
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		char name[16];
 
@@ -196,7 +192,6 @@ static void a_shorter_page_fills_its_first_segments(void **state)
 	struct pc_segment segment[SEGMENTS];
 	struct pc_page page = {.segments = segment, .segment_count = SEGMENTS};
 
-	(void)state;
 	LET(on_op, fail_once);
 	for (unsigned n = 0; n < 8 * SEGMENTS; n++) {
 		unsigned char *at = n % 2 ? registered : plain;
@@ -228,7 +223,6 @@ static void a_holder_whose_page_is_longer_is_not_the_last(void **state)
 {
 	uint64_t bytes;
 
-	(void)state;
 	proven("key-1", FAKE_A, 0, 9000);
 	proven("key-1", FAKE_B, 0, 3000);
 	hit("key-1", registered, 8000, 3000);
@@ -248,7 +242,6 @@ static void what_a_stale_read_did_not_bring_is_no_page(void **state)
 {
 	uint64_t bytes;
 
-	(void)state;
 	proven("key-1", FAKE_A, 0, 3000);
 	fake_page(&fake, "key-2", FAKE_A, 0, 3000);
 	LET(on_op, a_lies);
@@ -269,7 +262,6 @@ static void a_damaged_shorter_page_is_no_hit_if_pages_are_compared(void **state)
 	uint32_t place = proven("key-1", FAKE_A, 0, 3000);
 	uint64_t bytes;
 
-	(void)state;
 	fake_lock(&fake);
 	fake.node[FAKE_A].pool[0][place_offset(place) + 2999] ^= 1;
 	fake_unlock(&fake);
@@ -299,7 +291,6 @@ static void a_batch_of_all_lengths(void **state)
 	uint64_t bytes[PAGES];
 	struct pc_batch *b;
 
-	(void)state;
 	for (unsigned i = 0; i < PAGES; i++) {
 		char name[16];
 
@@ -336,7 +327,6 @@ static void a_page_on_disk_is_asked_for_with_its_room(void **state)
 {
 	uint64_t bytes;
 
-	(void)state;
 	fake_lock(&fake);
 	shm_store(&fake.status->disk, 1);
 	fake.promote_place = 0;

@@ -63,7 +63,6 @@ static void a_single_big_page_is_read_over_all_rails(void **state)
 {
 	unsigned char *at = memory(BIG);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 1, BIG);
 	for (unsigned k = 0; k < 2; k++, at = plain) {
 		hook(note);
@@ -85,7 +84,6 @@ static void slices_may_end_inside_a_segment(void **state)
 	enum pc_result result;
 	uint32_t from = 0;
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	for (unsigned s = 0; s < 40; s++) {
 		uint32_t bytes = s < 39 ? 30000 + 1777 * (s % 3) : BIG - from;
@@ -109,7 +107,6 @@ static void many_big_pages_are_read_unsliced(void **state)
 	struct pc_page page[16];
 	enum pc_result result[16];
 
-	(void)state;
 	for (unsigned n = 0; n < 16; n++) {
 		char name[32];
 
@@ -133,7 +130,6 @@ static void a_failed_slice_is_read_again(void **state)
 {
 	unsigned char *at = memory(BIG);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	for (unsigned k = 0; k < 2; k++, at = plain) {
 		hook(third_fails_once);
@@ -147,7 +143,6 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 {
 	unsigned char *at = memory(BIG);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	hook(third_is_stale);
 	assert_int_equal(get_one("big", at, BIG, PATIENCE_MS), PC_STALE);
@@ -189,7 +184,6 @@ static void a_get_returns_only_after_the_last_slice_is_answered(void **state)
 {
 	unsigned char *at = memory(BIG);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	assert_int_not_equal(get_until_answered(at, BIG), PC_PENDING);
 }
@@ -203,7 +197,6 @@ static void a_partly_posted_page_ends_only_after_its_posted_slices_are_answered(
 	uint32_t bytes = 24u << 20;
 	unsigned char *at = memory(bytes);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, bytes);
 	assert_int_equal(get_until_answered(at, bytes), PC_TIMEOUT);
 	assert_int_equal(get_one("big", at, bytes, PATIENCE_MS), PC_HIT);
@@ -215,7 +208,6 @@ static void a_page_in_staging_returns_at_its_deadline(void **state)
 {
 	uint32_t bytes = sizeof(plain);
 
-	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, bytes);
 	hook(hold);
 	assert_int_equal(get_one("big", plain, bytes, 50), PC_TIMEOUT);

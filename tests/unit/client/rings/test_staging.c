@@ -34,7 +34,6 @@ static int setup(void **state)
 {
 	const char *seed = getenv("SEED");
 
-	(void)state;
 	dice = seed ? strtoull(seed, NULL, 0) : (uint64_t)clock_monotonic_ns();
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	staging = calloc(1, sizeof(*staging));
@@ -47,7 +46,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	free(staging);
 	return 0;
 }
@@ -113,7 +111,6 @@ static void every_size_and_batch_stays_inside_the_region(void **state)
 		73728, 131072, 262144, 524288, 1u << 20, STAGING_PAGE_MAX / 2,
 		STAGING_PAGE_MAX / 3 & ~63u, STAGING_PAGE_MAX};
 
-	(void)state;
 	for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
 		for (uint32_t batch = 1; batch <= 128; batch *= 2)
 			run_batches(sizes[s], batch, 80);
@@ -124,7 +121,6 @@ static void a_region_filled_to_its_end_continues_at_its_front(void **state)
 {
 	const uint32_t bytes = 4096, blocks = STAGING_PAGE_MAX / bytes;
 
-	(void)state;
 	assert_int_equal(STAGING_PAGE_MAX % bytes, 0);
 	for (uint32_t k = 0; k < blocks; k++) {
 		assert_true(take(bytes));
@@ -153,7 +149,6 @@ static void blocks_of_any_size_freed_in_any_order_never_overlap(void **state)
 {
 	uint32_t taken = 0;
 
-	(void)state;
 	for (unsigned turn = 0; turn < 300000; turn++) {
 		if (holding && roll(2))
 			give(roll(4) ? 0 : roll(holding));
@@ -165,7 +160,6 @@ static void blocks_of_any_size_freed_in_any_order_never_overlap(void **state)
 
 static void all_freed_space_is_reclaimed(void **state)
 {
-	(void)state;
 	for (unsigned turn = 0; turn < 2000; turn++) {
 		while (take(any_size()))
 			continue;
@@ -183,7 +177,6 @@ static void every_scratch_slot_is_taken_once(void **state)
 {
 	static bool given[SCRATCH_SLOTS];
 
-	(void)state;
 	for (unsigned k = 0; k < SCRATCH_SLOTS; k++) {
 		uint32_t slot = scratch_take(staging, 1);
 

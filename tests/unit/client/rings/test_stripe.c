@@ -27,7 +27,6 @@ static struct status_segment *status;
 
 static int setup(void **state)
 {
-	(void)state;
 	ch = calloc(1, sizeof(*ch));
 	status = aligned_alloc(64, sizeof(*status));
 	memset(status, 0, sizeof(*status));
@@ -45,7 +44,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	for (uint32_t r = 0; r < ch->rails; r++)
 		free(ch->rail[r].ops.shared);
 	free(status);
@@ -75,14 +73,12 @@ static uint32_t choose(uint32_t near, uint32_t bytes, uint16_t tried, uint64_t n
 
 static void a_page_goes_to_the_rail_of_its_place(void **state)
 {
-	(void)state;
 	for (uint32_t r = 0; r < 8; r++)
 		assert_int_equal(choose(r, PAGE, 0, 1), r % 4);
 }
 
 static void a_rail_with_a_backlog_gets_fewer_pages(void **state)
 {
-	(void)state;
 	ch->rail[2].bytes = SLICE_BYTES;
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 	ch->rail[2].bytes = SLICE_BYTES + 1;
@@ -98,7 +94,6 @@ static void a_rail_with_a_backlog_gets_fewer_pages(void **state)
  */
 static void a_rail_that_catches_up_gets_more_pages(void **state)
 {
-	(void)state;
 	for (uint32_t r = 0; r < 4; r++)
 		give(r, 5 * SLICE_BYTES, 1);
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
@@ -114,7 +109,6 @@ static void a_small_read_goes_to_the_rail_with_the_shortest_backlog(void **state
 {
 	struct stripe s = {.peer = 7, .slots = 2};
 
-	(void)state;
 	for (unsigned r = 0; r < 8; r++)
 		assert_int_equal(stripe_small(ch, &s), r % 4);
 	for (unsigned r = 0; r < 4; r++)
@@ -125,7 +119,6 @@ static void a_small_read_goes_to_the_rail_with_the_shortest_backlog(void **state
 
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 {
-	(void)state;
 	ch->now_ns = 100;
 	stripe_rest(ch, 0);
 	assert_int_not_equal(choose(0, PAGE, 0, 99 + RAIL_REST_NS), 0);
@@ -143,7 +136,6 @@ static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 
 static void a_page_waits_for_a_full_rail_rather_than_one_out_of_use(void **state)
 {
-	(void)state;
 	status->rails_out = 0xe;
 	ch->rail[0].bytes = STRIPE_BYTES;
 	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
@@ -153,7 +145,6 @@ static void a_page_waits_for_a_full_rail_rather_than_one_out_of_use(void **state
 
 static void a_full_rail_gets_no_page(void **state)
 {
-	(void)state;
 	status->rails_out = 0xc;
 	ch->rail[0].in_flight = DONE_RING_SLOTS;
 	assert_int_equal(choose(0, PAGE, 0, 1), 1);
@@ -175,7 +166,6 @@ static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
 {
 	struct stripe s = {.slots = 2, .bytes = STRIPE_BYTES, .least = PAGE};
 
-	(void)state;
 	status->rails_out = 0xe;
 	assert_int_equal(stripe_page(ch, &s, place_make(0, 3)), 0);
 	s.bytes = STRIPE_BYTES + PAGE;
@@ -227,7 +217,6 @@ static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 	static const uint32_t even[4] = {50000, 50000, 50000, 50000};
 	uint64_t now_ns = 1000, given[4];
 
-	(void)state;
 	run(rate, 2000, &now_ns, given); /* until the backlogs are full */
 	run(rate, 20000, &now_ns, given);
 	assert_in_range(given[0] * 100 / given[1], 90, 110);
@@ -242,7 +231,6 @@ static void the_short_way_takes_the_same_rail(void **state)
 {
 	uint64_t dice = (uint64_t)time(NULL), taken = 0;
 
-	(void)state;
 	print_message("seed %lu\n", dice);
 	for (unsigned n = 0; n < 20000; n++) {
 		uint32_t near = (uint32_t)map_mix(dice++) % 4, out = 0, pages;

@@ -41,7 +41,6 @@ static void a_clear_of_this_host_tells_how_many_pages_went(void **state)
 {
 	uint64_t pages;
 
-	(void)state;
 	answers(OP_HIT, 5, 1);
 	assert_int_equal(pc_clear(ch, "llama", PATIENCE_MS, &pages), 0);
 	assert_true(pages == 0x100000005);
@@ -59,7 +58,6 @@ static void a_clear_of_the_cluster_tells_how_many_hosts_have_not_taken_it(void *
 {
 	unsigned hosts = 0;
 
-	(void)state;
 	answers(OP_HIT, 7, 0);
 	assert_int_equal(pc_clear_cluster(ch, "llama", PATIENCE_MS, &hosts), 0);
 	assert_int_equal(hosts, 7);
@@ -89,7 +87,6 @@ static void keys_of_a_group_that_was_cleared_are_other_ones(void **state)
 	uint32_t group = epoch_group(&ch->name_space.group);
 	struct page_key key[4];
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		if (i)
 			raise_epoch(i == 3 ? 0 : i, i == 1 ? group + 1 : group);

@@ -44,7 +44,6 @@ static void a_page_on_the_disk_of_another_host_is_promoted_and_read(void **state
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
@@ -68,7 +67,6 @@ static void the_touch_of_a_promoted_page_is_never_left_out(void **state)
 	unsigned char *at = memory();
 	uint32_t place;
 
-	(void)state;
 	place = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	SEEN_SOON(touches);
@@ -87,7 +85,6 @@ static void a_page_on_this_hosts_disk_is_copied_from_its_pool(void **state)
 {
 	unsigned char *at = calloc(1, PAGE_BYTES);
 
-	(void)state;
 	on_disk("key-1", FAKE_SELF);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
@@ -101,7 +98,6 @@ static void a_page_in_memory_is_preferred_to_one_on_disk(void **state)
 	unsigned char *at = memory();
 	struct page_key key = fake_key("key-1");
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES);
 	for (uint32_t node = 0; node < FAKE_NODES; node++)
 		fake_insert(&fake, &key, node,
@@ -115,7 +111,6 @@ static void a_page_in_memory_is_preferred_to_one_on_disk(void **state)
 
 static void an_exists_is_a_hit_and_a_hint(void **state)
 {
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	SEEN_SOON(wants);
@@ -128,7 +123,6 @@ static void a_set_of_another_length_searches_no_disk(void **state)
 {
 	unsigned char *at = calloc(1, PAGE_BYTES);
 
-	(void)state;
 	LET(status->disk, 1);
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(set_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
@@ -140,7 +134,6 @@ static void a_set_stores_the_page_in_memory_all_the_same(void **state)
 {
 	unsigned char *at = calloc(1, PAGE_BYTES);
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	fill("key-1", at, PAGE_BYTES);
 	assert_int_equal(set_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
@@ -169,7 +162,6 @@ static void answer_with(uint32_t status)
 /* This host's own engine knows better than the directory. */
 static void an_exists_of_a_page_on_this_hosts_disk_asks_the_engine(void **state)
 {
-	(void)state;
 	on_disk("key-1", FAKE_SELF);
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	answer_with(OP_MISS);
@@ -181,7 +173,6 @@ static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **s
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	answer_with(OP_MISS);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
@@ -198,7 +189,6 @@ static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **sta
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	answer_with(OP_TIMEOUT);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
@@ -221,7 +211,6 @@ static void a_page_of_another_length_on_one_disk_hides_no_other_disk(void **stat
 	unsigned char *at = memory();
 	struct page_key key = fake_key("key-1");
 
-	(void)state;
 	on_disk("key-1", FAKE_B);
 	for (uint32_t node = 0; node < FAKE_NODES; node++)
 		for (uint32_t holder = FAKE_SELF; holder <= FAKE_A; holder++)
@@ -239,7 +228,6 @@ static void a_page_of_another_length_on_every_disk_is_invalid(void **state)
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	LET(status->disk, 1);
 	answer_with(OP_INVALID);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_INVALID);
@@ -253,7 +241,6 @@ static void without_an_answer_the_call_ends_at_its_deadline(void **state)
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	answer_with(FAKE_HOLD);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 50), PC_TIMEOUT);
@@ -265,7 +252,6 @@ static void a_holder_that_does_not_answer_leaves_time_for_another(void **state)
 	unsigned char *at = memory();
 	struct page_key key = fake_key("key-1");
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	answer_with(OP_TIMEOUT);
 	for (uint32_t node = 0; node < FAKE_NODES; node++)
@@ -283,7 +269,6 @@ static void an_answer_with_a_place_on_disk_is_none(void **state)
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	LET(promote_place, place_make(PLACE_DISK, 1));
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
@@ -295,7 +280,6 @@ static void a_place_that_is_stale_already_is_reported(void **state)
 {
 	unsigned char *at = memory();
 
-	(void)state;
 	on_disk("key-1", FAKE_A);
 	LET(promote_generation, 6);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);

@@ -16,7 +16,6 @@ static void a_stored_page_is_read_back(void **state)
 {
 	unsigned char from[PAGE_BYTES], at[PAGE_BYTES];
 
-	(void)state;
 	fill("key-1", from, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
@@ -34,7 +33,6 @@ static void segments_of_any_alignment_are_gathered(void **state)
 	size_t done = 0;
 	enum pc_result result;
 
-	(void)state;
 	for (unsigned s = 0; s < 9; s++) {
 		segment[s] = (struct pc_segment){from + done + s * 13 + 1, 1 + s * 2777 % 20011};
 		fill("k", segment[s].base, (uint32_t)segment[s].bytes);
@@ -58,7 +56,6 @@ static void the_crc_of_a_stored_page_is_published_with_it(void **state)
 	struct page_key key = fake_key("key-1");
 	struct page_head head = {.length = 0};
 
-	(void)state;
 	fill("key-1", from, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	for (uint32_t r = 0; r < FAKE_RAILS && !head.length; r++)
@@ -76,7 +73,6 @@ static void a_page_stored_on_any_node_is_not_stored_again(void **state)
 {
 	unsigned char from[1000] = {1};
 
-	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	assert_int_equal(set_one("key-2", from, sizeof(from), PATIENCE_MS), PC_HIT);
@@ -92,7 +88,6 @@ static void a_batch_is_spread_round_robin_over_the_rails(void **state)
 	struct pc_page pages[64];
 	enum pc_result result[64];
 
-	(void)state;
 	for (unsigned k = 0; k < 64; k++) {
 		char name[32];
 
@@ -124,7 +119,6 @@ static void a_page_is_stored_on_another_rail_when_one_has_no_room(void **state)
 {
 	unsigned char from[1000] = {1};
 
-	(void)state;
 	first_refuse = 1;
 	LET(on_ctl, refuse_some);
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
@@ -139,7 +133,6 @@ static void credits_that_come_too_late_are_requested_again(void **state)
 {
 	unsigned char from[1000] = {1};
 
-	(void)state;
 	first_refuse = FAKE_RAILS; /* refusals as many would leave no rail */
 	LET(on_ctl, some_come_late);
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
@@ -151,7 +144,6 @@ static void a_set_fails_at_once_while_no_rail_has_room_and_works_later(void **st
 	unsigned char from[1000] = {1};
 	uint64_t start_ns = clock_monotonic_ns();
 
-	(void)state;
 	LET(credits_left, 0);
 	/* The first call ends when one rail has refused. Repeat it until the other rail's refusal
 	 * has arrived too, so that the channel awaits no credit. */
@@ -174,7 +166,6 @@ static void only_pages_with_a_credit_are_stored(void **state)
 	enum pc_result result[8];
 	unsigned full = 0, hit = 0;
 
-	(void)state;
 	LET(credits_left, 3);
 	for (unsigned k = 0; k < 8; k++) {
 		char name[32];
@@ -208,7 +199,6 @@ static void a_set_without_answer_times_out(void **state)
 	unsigned char from[1000] = {1};
 	uint64_t start_ns = clock_monotonic_ns();
 
-	(void)state;
 	LET(on_ctl, hold_credits);
 	assert_int_equal(set_one("key-1", from, sizeof(from), 100), PC_TIMEOUT);
 	LET(on_ctl, hold_publishes);
@@ -221,7 +211,6 @@ static void idle_credits_are_returned_for_a_page_of_another_size(void **state)
 {
 	static unsigned char from[200000];
 
-	(void)state;
 	assert_int_equal(set_one("small", from, 1000, PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	LET(credits_left, 0);
@@ -235,7 +224,6 @@ static void credits_are_returned_when_the_channel_closes(void **state)
 	unsigned char from[1000] = {1};
 	unsigned had = 0;
 
-	(void)state;
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	had = ch->credits;
 	assert_true(had > 0);
@@ -251,7 +239,6 @@ static void pages_with_invalid_lengths_or_keys_are_invalid(void **state)
 	struct pc_page page = {.key = "k", .key_bytes = 1, .segments = &none, .segment_count = 1};
 	enum pc_result result;
 
-	(void)state;
 	assert_int_equal(set_one("key-1", from, (16u << 20) + 1, PATIENCE_MS), PC_INVALID);
 	assert_int_equal(set_one("key-1", from, SIZE_MAX, PATIENCE_MS), PC_INVALID);
 	assert_int_equal(pc_set(ch, &page, 1, PATIENCE_MS, &result), 0);
@@ -279,7 +266,6 @@ static void one_invalid_page_does_not_fail_the_batch(void **state)
 	struct pc_page pages[3];
 	enum pc_result result[3];
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
 		char name[32];
 
@@ -299,7 +285,6 @@ static void a_removed_page_is_a_miss(void **state)
 	struct one o;
 	enum pc_result result;
 
-	(void)state;
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	one_page(&o, "key-1", NULL, 0);
 	assert_int_equal(pc_remove(ch, &o.page, 1, PATIENCE_MS, &result), 0);
@@ -313,7 +298,6 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 {
 	static unsigned char from[1000];
 
-	(void)state;
 	/* The client believes that its mappings are empty, so each granted slot is outside them. */
 	fake_lock(&fake);
 	ch->session->rail[0].pool_bytes = 0;
@@ -360,7 +344,6 @@ static uint32_t note_unit(struct fake *f, const struct ctl_op *op)
 
 static void credits_are_requested_ahead_during_a_stream_of_pages(void **state)
 {
-	(void)state;
 	fake_lock(&fake);
 	fake.on_ctl = note_unit;
 	fake_unlock(&fake);
@@ -379,7 +362,6 @@ static void credits_are_requested_ahead_during_a_stream_of_pages(void **state)
 
 static void credits_held_ahead_are_a_small_part_of_the_pool(void **state)
 {
-	(void)state;
 	store(8, 8, 512 << 10, "large");
 	assert_in_range(
 		ch->credits, 0, FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
@@ -399,7 +381,6 @@ static void a_batch_takes_the_slots_of_a_small_pool_a_part_at_a_time(void **stat
 {
 	const uint32_t part = FAKE_POOL_BYTES / CREDIT_STOCK_SHARE / (512 << 10);
 
-	(void)state;
 	fake_lock(&fake);
 	fake.on_ctl = note_asked;
 	fake_unlock(&fake);
@@ -413,7 +394,6 @@ static void only_the_used_part_of_the_pool_is_mapped(void **state)
 {
 	unsigned mapped = 0;
 
-	(void)state;
 	store(2, 8, 512 << 10, "large");
 	for (unsigned r = 0; r < FAKE_RAILS; r++)
 		for (unsigned k = 0; k < FAKE_POOL_BYTES / TOUCH_BYTES; k++)

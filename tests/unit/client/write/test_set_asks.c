@@ -34,7 +34,6 @@ static void a_page_whose_holder_cannot_be_asked_is_stored(void **state)
 	static const uint8_t status[] = {OP_PEER_DOWN, OP_NIC_ERROR, OP_TIMEOUT, OP_MISS};
 	unsigned lookups = 0;
 
-	(void)state;
 	for (unsigned s = 0; s < sizeof(status); s++) {
 		char stem[16];
 		unsigned reads, before = SEEN(publishes);
@@ -64,7 +63,6 @@ static void a_page_whose_holder_cannot_be_asked_is_stored(void **state)
 
 static void a_suspect_holder_is_not_asked(void **state)
 {
-	(void)state;
 	make("key", FAKE_A);
 	shm_store64(&fake.status->map.suspects[FAKE_A / 64], 1ull << FAKE_A % 64);
 	set_all(32);
@@ -75,7 +73,6 @@ static void a_suspect_holder_is_not_asked(void **state)
 
 static void a_head_is_read_over_another_rail_when_one_fails(void **state)
 {
-	(void)state;
 	make("key", FAKE_A);
 	for (uint32_t rail = 0; rail < FAKE_RAILS; rail++) {
 		heads_answer(OP_NIC_ERROR, rail);
@@ -99,7 +96,6 @@ static uint32_t leave(struct fake *f, uint32_t rail, const struct op *op)
 
 static void a_page_of_a_holder_that_leaves_the_map_is_stored(void **state)
 {
-	(void)state;
 	fake_map(&fake, FAKE_B, 1); /* B owns no key */
 	make("key", FAKE_NODES);
 	fake_map(&fake, FAKE_NODES, 1);
@@ -119,7 +115,6 @@ static void a_set_whose_heads_do_not_arrive_ends_at_its_deadline(void **state)
 {
 	uint64_t start_ns;
 
-	(void)state;
 	make("key", FAKE_A);
 	heads_answer(FAKE_HOLD, FAKE_RAILS);
 	start_ns = clock_monotonic_ns();
@@ -154,7 +149,6 @@ static void a_head_gets_a_third_of_the_time(void **state)
 {
 	uint64_t start_ns;
 
-	(void)state;
 	make("key", FAKE_A);
 	LET(on_op, note_deadline);
 	start_ns = clock_monotonic_ns();
@@ -168,7 +162,6 @@ static void a_set_whose_engine_is_lost_during_the_heads_is_gone(void **state)
 {
 	struct pc_batch *batch;
 
-	(void)state;
 	make("key", FAKE_A);
 	heads_answer(FAKE_HOLD, FAKE_RAILS);
 	assert_int_equal(pc_submit_set(ch, pages, 32, PATIENCE_MS, results, &batch), 0);
@@ -184,7 +177,6 @@ static void children_do_not_disturb_a_set(void **state)
 	struct pc_batch *batch;
 	pid_t lives;
 
-	(void)state;
 	make("key", FAKE_A);
 	retire(FAKE_A, places[3]);
 	heads_answer(FAKE_HOLD, FAKE_RAILS);
@@ -236,7 +228,6 @@ static void lie(struct fake *f, uint32_t rail, const struct fake_run *run, struc
 
 static void an_answer_without_a_head_is_no_proof(void **state)
 {
-	(void)state;
 	LET(on_run, lie);
 	for (unsigned n = 0; n < 6; n++) {
 		char stem[16];

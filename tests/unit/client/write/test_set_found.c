@@ -10,7 +10,6 @@
 
 static void present_pages_cost_runs_of_heads_and_are_not_stored(void **state)
 {
-	(void)state;
 	make("key", FAKE_A);
 	set_all(PAGES);
 	all_are(PAGES, PC_HIT);
@@ -33,7 +32,6 @@ static void present_pages_cost_runs_of_heads_and_are_not_stored(void **state)
 
 static void present_pages_of_this_host_cost_no_read(void **state)
 {
-	(void)state;
 	make("key", FAKE_SELF);
 	set_all(PAGES);
 	all_are(PAGES, PC_HIT);
@@ -46,7 +44,6 @@ static void a_remembered_location_is_no_proof(void **state)
 {
 	static unsigned char at[SHORT];
 
-	(void)state;
 	make("key", FAKE_A);
 	assert_int_equal(pc_exists(ch, pages, PAGES, PATIENCE_MS, results), 0);
 	all_are(PAGES, PC_HIT);
@@ -64,7 +61,6 @@ static void a_remembered_location_is_no_proof(void **state)
 /* The head at the place of the entry is that of the page but for one word. */
 static void a_head_that_differs_in_one_word_is_another_page(void **state)
 {
-	(void)state;
 	for (unsigned word = 0; word < 4; word++) {
 		uint32_t node = word % 2 ? FAKE_SELF : FAKE_A;
 
@@ -101,7 +97,6 @@ static void one_impossible_place_refuses_no_other_page(void **state)
 {
 	struct page_key key;
 
-	(void)state;
 	make("key", FAKE_A);
 	impossible = place_make(0, PAGE_UNITS_MAX - 1);
 	key = fake_key(name[6]);
@@ -125,7 +120,6 @@ static void heads_wait_for_room_in_the_rings(void **state)
 	unsigned looks = 0, waits;
 	uint64_t known_ns;
 
-	(void)state;
 	make("key", FAKE_A);
 	for (unsigned k = 0; k < PAGES; k += 5)
 		retire(FAKE_A, places[k]);

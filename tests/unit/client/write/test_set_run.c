@@ -79,7 +79,6 @@ static void assert_read_back(unsigned k)
 
 static void pages_of_one_length_are_published_in_one_request(void **state)
 {
-	(void)state;
 	make("warm", 2 * CTL_PAGES_MAX);
 	set_all(2 * CTL_PAGES_MAX); /* the stock grows */
 	make("warm2", 2 * CTL_PAGES_MAX);
@@ -128,7 +127,6 @@ static uint32_t end_each(struct fake *f, const struct ctl_op *op)
 
 static void each_status_of_a_publish_is_told_as_what_it_is(void **state)
 {
-	(void)state;
 	make("key", ENDS);
 	for (unsigned k = 0; k < ENDS; k++)
 		ending[k] = fake_key(one[k].name);
@@ -147,7 +145,6 @@ static void a_credit_beyond_the_room_of_its_stock_is_returned(void **state)
 	struct stock_credit credit;
 	uint32_t have, credits;
 
-	(void)state;
 	for (unsigned round = 0; round < 3; round++) { /* the stock grows */
 		make(round == 0 ? "a" : round == 1 ? "b" : "c", 16);
 		set_all(16);
@@ -177,7 +174,6 @@ static void a_credit_beyond_the_room_of_its_stock_is_returned(void **state)
 
 static void slots_that_come_in_several_runs_are_all_used(void **state)
 {
-	(void)state;
 	LET(grant_max, 3);
 	make("key", 32);
 	set_all(32);
@@ -191,7 +187,6 @@ static void slots_that_come_in_several_runs_are_all_used(void **state)
 /* One answer may refuse several credits: all of them are missing, and may be requested again. */
 static void a_refusal_of_several_credits_ends_their_request(void **state)
 {
-	(void)state;
 	make("key", 32);
 	LET(credits_left, 5);
 	set_all(32);
@@ -239,7 +234,6 @@ static void assert_ends_session(void)
 
 static void an_answer_without_pages_ends_the_session(void **state)
 {
-	(void)state;
 	wrong_kind = CTL_PUBLISH;
 	wrong_pages = 0;
 	assert_ends_session();
@@ -247,7 +241,6 @@ static void an_answer_without_pages_ends_the_session(void **state)
 
 static void an_answer_for_a_page_that_is_not_in_the_run_ends_the_session(void **state)
 {
-	(void)state;
 	wrong_kind = CTL_PUBLISH;
 	wrong_pages = 1u << 31;
 	assert_ends_session();
@@ -255,7 +248,6 @@ static void an_answer_for_a_page_that_is_not_in_the_run_ends_the_session(void **
 
 static void a_grant_of_no_slot_ends_the_session(void **state)
 {
-	(void)state;
 	wrong_kind = CTL_CREDIT;
 	wrong_count = 0;
 	wrong_stride = 1;
@@ -264,7 +256,6 @@ static void a_grant_of_no_slot_ends_the_session(void **state)
 
 static void a_grant_of_more_slots_than_requested_ends_the_session(void **state)
 {
-	(void)state;
 	wrong_kind = CTL_CREDIT;
 	wrong_count = CREDIT_STOCK_MAX + 1;
 	wrong_stride = 0;
@@ -273,7 +264,6 @@ static void a_grant_of_more_slots_than_requested_ends_the_session(void **state)
 
 static void slots_beyond_the_end_of_the_pool_end_the_session(void **state)
 {
-	(void)state;
 	wrong_kind = CTL_CREDIT;
 	wrong_count = 2;
 	wrong_stride = FAKE_UNITS - PAGE_BYTES / PAGE_UNIT + 1; /* the last slot's end is outside */
@@ -291,7 +281,6 @@ static void pages_that_are_not_published_in_time_give_their_slots_back(void **st
 {
 	uint32_t credits;
 
-	(void)state;
 	for (unsigned round = 0; round < 3; round++) { /* the stock grows */
 		make(round == 0 ? "a" : round == 1 ? "b" : "c", 16);
 		set_all(16);
@@ -312,7 +301,6 @@ static void pages_that_are_not_published_in_time_give_their_slots_back(void **st
 
 static void answers_after_the_deadline_are_taken(void **state)
 {
-	(void)state;
 	make("key", 8);
 	LET(on_ctl, hold_publishes);
 	assert_int_equal(pc_set(ch, pages, 8, 100, result), 0);

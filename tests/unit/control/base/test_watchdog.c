@@ -15,7 +15,6 @@ static void a_loop_that_turns_is_never_reported(void **state)
 {
 	struct watched watched = {.beat = 7};
 
-	(void)state;
 	for (uint64_t tick = 0; tick < 1000; tick++)
 		assert_false(watched_stands(&watched, 8 + tick / (WATCHDOG_TICKS - 1)));
 }
@@ -24,7 +23,6 @@ static void a_loop_without_turns_is_reported_after_ten_seconds(void **state)
 {
 	struct watched watched = {0};
 
-	(void)state;
 	assert_int_equal(WATCHDOG_TICKS * WATCHDOG_TICK_MS, 10000);
 	assert_false(watched_stands(&watched, 5));
 	for (unsigned tick = 1; tick < WATCHDOG_TICKS; tick++)
@@ -37,7 +35,6 @@ static void a_single_turn_restarts_the_count(void **state)
 {
 	struct watched watched = {0};
 
-	(void)state;
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned tick = 0; tick < WATCHDOG_TICKS; tick++)
 			assert_false(watched_stands(&watched, UINT64_MAX - round));

@@ -119,7 +119,6 @@ static const struct works_options options = {
 
 static int setup(void **state)
 {
-	(void)state;
 	base = event_base_new();
 	begun = made = done = released = 0;
 	calls_end_in_waits = false;
@@ -130,7 +129,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	works_close(works);
 	event_base_free(base);
 	return 0;
@@ -150,7 +148,6 @@ static void done_come(unsigned count)
 
 static void a_blocked_call_does_not_delay_the_next(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < THREADS - 1; i++)
 		call[i].blocked = 1;
 	submit(0, CALLS);
@@ -167,7 +164,6 @@ static void a_blocked_call_does_not_delay_the_next(void **state)
  */
 static void works_close_gives_each_call_its_time_and_makes_all(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < CALLS; i++)
 		call[i].blocked = 1;
 	calls_end_in_waits = true;
@@ -262,14 +258,12 @@ static void parts_await(const char *expected)
 
 static void calls_with_parts_take_turns(void **state)
 {
-	(void)state;
 	parts_submit(4, 2);
 	parts_await("aababa");
 }
 
 static void a_cancelled_call_skips_the_parts_that_no_thread_has_taken(void **state)
 {
-	(void)state;
 	parts_submit(4, 2);
 	assert_false(works_wait(narrow, 1000));
 	assert_int_equal(work_cancel(narrow, 0, &parted[0].work), 3);
@@ -281,7 +275,6 @@ static void a_cancelled_call_skips_the_parts_that_no_thread_has_taken(void **sta
 
 static void a_part_may_cancel_its_own_call(void **state)
 {
-	(void)state;
 	parted[0].cancels = true;
 	parts_submit(10, 1);
 	parts_await("aab");
@@ -289,7 +282,6 @@ static void a_part_may_cancel_its_own_call(void **state)
 
 static void without_threads_the_caller_makes_the_call(void **state)
 {
-	(void)state;
 	threads_refused = true;
 	parted[0].cancels = true;
 	parted[0].work.parts = 10;

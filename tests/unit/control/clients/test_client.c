@@ -14,7 +14,6 @@ static void no_session_has_the_number_0(void **state)
 {
 	int fd = dial();
 
-	(void)state;
 	control.clients->last_session = UINT32_MAX;
 	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
 	assert_int_equal(control.clients->session[0]->id, 1);
@@ -27,7 +26,6 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 	struct answer a;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(a.reply.a, RAILS);
@@ -73,7 +71,6 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 	struct answer a;
 	int fd;
 
-	(void)state;
 	log_test_capture(logged, sizeof(logged));
 	for (unsigned i = 0; i < 2; i++) {
 		r = request_of(ATTACH_HELLO, 0, 0);
@@ -139,7 +136,6 @@ static void requests_of_another_length_are_refused(void **state)
 	struct answer a;
 	int fd;
 
-	(void)state;
 	for (size_t n = 1; n <= sizeof(r) + 1; n += sizeof(r) / 2 - 1) {
 		char bytes[sizeof(r) + 1];
 
@@ -164,7 +160,6 @@ static void unknown_requests_are_refused_and_surplus_files_closed(void **state)
 	struct answer a;
 	int fd, fds[41] = {0};
 
-	(void)state;
 	SKIP_EMULATED("it leaks files that a control message has no room for");
 	fd = dial();
 	pump();
@@ -188,7 +183,6 @@ static void files_of_an_empty_message_are_closed(void **state)
 	unsigned before = open_files();
 	int fds[40] = {0}, fd = dial(), second = dial();
 
-	(void)state;
 	send_raw(fd, NULL, 0, fds, 40);
 	pump();
 	assert_int_equal(status_of(second, ATTACH_HELLO, 0, 0, -1), 0);
@@ -230,7 +224,6 @@ static void a_file_whose_close_blocks_does_not_block_the_loop(void **state)
 	int other, file = lingering_socket(&other), fd = dial(), second = dial();
 	const struct attach_request r = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
 
-	(void)state;
 	/*
 	 * ends the test if a close blocks the engine; shorter than the time for which the close
 	 * lingers
@@ -259,7 +252,6 @@ static void a_report_is_a_file_with_json(void **state)
 	struct answer a;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_REPORT, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.fds, 1);
 	assert_int_equal(read(a.fd[0], text, sizeof(text)), a.reply.a);
@@ -273,7 +265,6 @@ static void a_process_of_another_user_is_refused_with_a_reason(void **state)
 	int status, go[2];
 	pid_t child;
 
-	(void)state;
 	if (geteuid() != 0) {
 		printf("skipped: only root can become another user\n");
 		skip();
@@ -312,7 +303,6 @@ static void one_session_too_many_is_refused(void **state)
 {
 	int fd[SESSIONS_MAX + 1];
 
-	(void)state;
 	for (unsigned i = 0; i <= SESSIONS_MAX; i++) {
 		fd[i] = dial();
 		assert_int_equal(
@@ -333,7 +323,6 @@ static void refused_clients_that_stay_do_not_block_others(void **state)
 {
 	int fd[SESSIONS_MAX], more[3 * CLIENT_REFUSED_MAX];
 
-	(void)state;
 	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		fd[i] = dial();
 		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
@@ -367,7 +356,6 @@ static void a_pipelining_client_that_does_not_read_is_disconnected(void **state)
 	int fd = dial();
 	unsigned i;
 
-	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
 	for (i = 0; i < 100000 && control.clients->sessions; i++) {
 		(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -45,7 +45,6 @@ int getsockopt(int fd, int level, int option, void *ret, socklen_t *bytes)
 
 static int setup(void **state)
 {
-	(void)state;
 	settings = (struct settings){0};
 	names_error = 0;
 	log_flush();
@@ -55,7 +54,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	log_test_capture(NULL, 0);
 	return 0;
 }
@@ -69,7 +67,6 @@ static void assert_logged(const char *what)
 
 static void a_name_that_cannot_be_looked_up_is_not_called_wrong(void **state)
 {
-	(void)state;
 	strcpy(settings.engine_allowed_users, "0, sglang");
 	names_error = EIO;
 	assert_int_equal(client_access_check(&control), -EIO);
@@ -89,7 +86,6 @@ static void a_name_that_the_host_lacks_is_called_wrong(void **state)
 {
 	static const int missing[] = {0, ENOENT, ESRCH};
 
-	(void)state;
 	strcpy(settings.engine_allowed_users, "sglang");
 	for (unsigned i = 0; i < 3; i++) {
 		names_error = missing[i];
@@ -107,7 +103,6 @@ static void groups_that_cannot_be_read_are_not_called_none(void **state)
 	struct client_access access;
 	char why[224];
 
-	(void)state;
 	assert_int_equal(client_access_open(&settings, &access), 0);
 	access.unknown_user = access.unknown_group = UINT32_MAX;
 	assert_false(client_access_allows(&control, &access, -1, &stranger, why, sizeof(why)));

@@ -13,7 +13,6 @@ static void a_channel_segment_cannot_change_its_size(void **state)
 	struct answer a;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(a.fds, 2);
@@ -67,7 +66,6 @@ static void keys_go_to_the_one_process_that_records_them(void **state)
 	unsigned char *map;
 	struct answer a;
 
-	(void)state;
 	assert_true(ask(client, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	map = mmap(NULL, l.staging, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
 	assert_true(map != MAP_FAILED);
@@ -118,7 +116,6 @@ static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void
 	int opens = dial(), adds = dial(), other = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world_hold(true);
 	assert_false(ask(opens, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	assert_false(ask(adds, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
@@ -144,7 +141,6 @@ static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **st
 {
 	struct answer a;
 
-	(void)state;
 	for (unsigned refused = 0; refused < 2; refused++) {
 		int fd = dial();
 
@@ -170,7 +166,6 @@ static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
 	uint64_t id;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
 	id = a.reply.a;
@@ -196,7 +191,6 @@ static void a_channel_number_beyond_the_table_is_none(void **state)
 	struct answer a;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
 	/* what lies behind the table looks like a channel of the session */
@@ -223,7 +217,6 @@ static void a_channel_number_beyond_the_table_is_none(void **state)
 
 static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **state)
 {
-	(void)state;
 	for (unsigned channel_last = 0; channel_last < 2; channel_last++) {
 		struct channel *c;
 		struct answer a;
@@ -259,7 +252,6 @@ static void a_channel_number_is_reused_only_after_the_rails_return_it(void **sta
 	unsigned opened = 0;
 	struct answer a;
 
-	(void)state;
 	for (unsigned i = 0; i < CHANNELS_SESSION_SURE; i++, opened++)
 		assert_int_equal(status_of(other, ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
 	for (unsigned i = 0; i < SESSIONS; i++) {
@@ -298,7 +290,6 @@ static void a_broken_ring_ends_that_session_and_no_other(void **state)
 	struct answer a;
 	int bad = dial(), good = dial();
 
-	(void)state;
 	assert_true(ask(bad, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
 	client_channel_broken(&control, (uint32_t)a.reply.a);
@@ -320,7 +311,6 @@ static void a_killed_client_leaks_nothing(void **state)
 	int status, ready[2];
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(pipe(ready), 0);
 	child = fork();
 	if (child == 0) {
@@ -365,7 +355,6 @@ static void closing_the_engine_frees_channels_and_regions_of_clients(void **stat
 {
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 
-	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
 	close(memfd);

@@ -95,7 +95,6 @@ static void memory_is_split_into_extents_without_gap_or_overlap(void **state)
 		{(1 << 20) - 4096, 65536, 16, 16},
 	};
 
-	(void)state;
 	SKIP_EMULATED("it has no room for hundreds of GB of addresses");
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int fd = dial();
@@ -127,7 +126,6 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	void *at;
 	int fd[8];
 
-	(void)state;
 	/* before the mapping: the emulator takes 23 GB for a table of 4 TB of addresses */
 	SKIP_EMULATED("it has no room for hundreds of GB of addresses");
 	at = mmap(NULL, 8 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -162,7 +160,6 @@ static void exceeding_the_quota_of_extents_is_refused_with_advice(void **state)
 	int fd = dial(), other = dial(), memfd = memfd_of(EXTENTS_MAX * 65536ull, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	settings.rail_mr_bytes = 65536;
 	assert_true(
 		ask(fd, request_of(ATTACH_REGION_ADD, 0, EXTENTS_MAX * 65536ull), &memfd, 1, &a));
@@ -183,7 +180,6 @@ static void all_threads_work_on_one_large_region(void **state)
 	int fd = dial();
 	struct answer a;
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	world_hold(true);
 	add(fd, 64 << 20);
@@ -209,7 +205,6 @@ static void a_small_region_does_not_wait_for_a_large_one(void **state)
 	int huge = dial(), small = dial();
 	struct answer a;
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	world_slow(20000); /* all together take 5 s or more */
 	add(huge, 1000 << 20);
@@ -227,7 +222,6 @@ static void one_failed_extent_undoes_all_extents_on_every_nic(void **state)
 {
 	int fd = dial();
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	for (unsigned nth = 1; nth <= 16 * RAILS; nth += 5) {
 		struct answer a;
@@ -255,7 +249,6 @@ static void a_client_that_leaves_cancels_the_registration_of_its_memory(void **s
 {
 	int fd = dial();
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	world_hold(true);
 	add(fd, 1000 << 20);
@@ -277,7 +270,6 @@ static void closing_the_engine_ends_registrations(void **state)
 {
 	int fd = dial();
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	world_slow(1000);
 	add(fd, 1000 << 20);
@@ -314,7 +306,6 @@ static void a_long_registration_logs_its_progress(void **state)
 	int fd = dial();
 	struct answer a;
 
-	(void)state;
 	settings.rail_mr_bytes = 1 << 20;
 	clock_test_set(now_ns);
 	world_hold(true);

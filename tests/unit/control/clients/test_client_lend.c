@@ -75,7 +75,6 @@ static void nothing_is_lent_while_a_nic_is_lost_or_opened_anew(void **state)
 {
 	int fd = attached(), loan;
 
-	(void)state;
 	shm_store(&control.status->lent_back, 1);
 	assert_int_equal(status_of(fd, ATTACH_LEND, 0, 4096, -1), -EAGAIN);
 	assert_int_equal(control.clients->lent, 0);
@@ -96,7 +95,6 @@ static void a_loan_begins_at_the_first_rail_and_only_once(void **state)
 {
 	int fd = attached(), loan;
 
-	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_LEND, 1, 4096, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_LEND, RAILS, 4096, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_LEND, 0, 0, -1), -EINVAL);
@@ -130,7 +128,6 @@ static void memory_is_taken_over_when_the_nics_were_given_back(void **state)
 	int fd = attached(), loan = lent(fd), memfd = keys();
 	struct answer a;
 
-	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_REGION_IMPORT, at, 4096, memfd), -EINVAL);
 	assert_int_equal(control.clients->lent, 1);
 	returns(loan);
@@ -153,7 +150,6 @@ static void a_session_that_ended_gives_back_by_a_byte(void **state)
 {
 	int fd = attached(), loan = lent(fd);
 
-	(void)state;
 	close(fd);
 	pump();
 	assert_int_equal(control.clients->sessions, 1);
@@ -174,7 +170,6 @@ static void a_loan_that_is_closed_without_a_byte_proves_nothing(void **state)
 	pid_t exits = fork();
 	siginfo_t info;
 
-	(void)state;
 	if (exits == 0)
 		_exit(0);
 	assert_int_equal(waitid(P_PID, (id_t)exits, &info, WEXITED | WNOWAIT), 0);
@@ -197,7 +192,6 @@ static void a_session_whose_channels_wait_gives_back_first(void **state)
 	int fd = attached(), loan;
 	struct answer a;
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.reply.status, 0);
 	forget_fds(&a);
@@ -220,7 +214,6 @@ static void a_loan_whose_reply_was_never_taken_is_none(void **state)
 	struct attach_request request = request_of(ATTACH_LEND, 0, 4096);
 	int fd = attached();
 
-	(void)state;
 	assert_int_equal(send(fd, &request, sizeof(request), 0), sizeof(request));
 	pump();
 	pump();

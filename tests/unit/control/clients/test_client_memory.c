@@ -14,7 +14,6 @@ static void bad_memory_is_refused_and_leaks_nothing(void **state)
 	int file = open("/proc/self/exe", O_RDONLY);
 	unsigned before;
 
-	(void)state;
 	assert_int_equal(pipe(p), 0);
 	pump();
 	before = open_files();
@@ -52,7 +51,6 @@ static void memory_without_seals_is_accepted_only_if_the_settings_allow_it(void 
 	int fd = dial(), memfd = memfd_create("theirs", MFD_CLOEXEC);
 	struct answer a;
 
-	(void)state;
 	assert_int_equal(ftruncate(memfd, 8192), 0);
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 8192, memfd), -EINVAL);
 	settings.engine_unsealed_memory = true;
@@ -75,7 +73,6 @@ static void a_region_is_given_to_and_returned_by_every_rail(void **state)
 	struct answer a;
 	uint64_t id;
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 4096, 8192), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, 0);
 	id = a.reply.a;
@@ -119,7 +116,6 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	struct answer a;
 	uint64_t id;
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 8192), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, 0);
 	id = a.reply.a;
@@ -154,7 +150,6 @@ static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void 
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	if (!ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a))
 		await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
@@ -179,7 +174,6 @@ static void a_session_cannot_release_the_memory_of_another(void **state)
 	int a = dial(), b = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer region, channel;
 
-	(void)state;
 	assert_true(ask(a, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &region));
 	assert_true(ask(a, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &channel));
 	assert_int_equal(status_of(b, ATTACH_REGION_REMOVE, region.reply.a, 0, -1), -EINVAL);
@@ -202,7 +196,6 @@ static void a_reply_waits_until_the_inboxes_have_the_region(void **state)
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world.full = true;
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
 	world.full = false;
@@ -221,7 +214,6 @@ static void a_failed_registration_leaves_nothing_on_any_nic(void **state)
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world.refuse_mrs = 2;
 	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, -ENOMEM);
@@ -244,7 +236,6 @@ static void large_memory_is_registered_on_another_thread(void **state)
 	int fd = dial(), other = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
 	assert_int_equal(status_of(other, ATTACH_REPORT, 0, 0, -1), 0);
@@ -269,7 +260,6 @@ static void a_client_that_leaves_during_a_registration_leaks_nothing(void **stat
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
 	world_await_begun(0);
@@ -359,7 +349,6 @@ static void memory_is_registered_again_on_a_nic_that_was_opened_anew(void **stat
 	uint64_t id = region_made(fd, memfd, 8192);
 	char why[64] = "";
 
-	(void)state;
 	assert_int_equal(renewed(why), 0);
 	assert_int_equal(told(RAIL_REGION_KEY), 0); /* no NIC was opened anew */
 	world.commands = 0;
@@ -386,7 +375,6 @@ static void a_failed_renewal_is_reported_once_and_made_again(void **state)
 	uint64_t id = region_made(fd, memfd, 8192), other = region_made(fd, memfd, 8192);
 	char why[64] = "";
 
-	(void)state;
 	world.commands = 0;
 	nics_reopened();
 	world.refuse_mrs = 1;
@@ -410,7 +398,6 @@ static void memory_that_is_dropped_while_it_is_renewed_is_released_once(void **s
 	int fd = dial(), memfd = memfd_of(8192, F_SEAL_SHRINK);
 	char why[64];
 
-	(void)state;
 	for (unsigned last = 0; last < 2; last++) {
 		uint64_t id = region_made(fd, memfd, 8192);
 		unsigned before = world_seen(&world.begun);
@@ -449,7 +436,6 @@ static void memory_registered_while_a_nic_is_opened_anew_is_known_to_it(void **s
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
 	world_await_begun(0);

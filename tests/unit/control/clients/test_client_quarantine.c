@@ -37,7 +37,6 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	uint64_t id;
 	int fd = open_channels(1, &id);
 
-	(void)state;
 	world.copying = true;
 	close(fd);
 	pump();
@@ -63,7 +62,6 @@ static void a_close_is_answered_while_the_slot_is_in_quarantine(void **state)
 	uint64_t id;
 	int fd = open_channels(2, &id);
 
-	(void)state;
 	world.copying = true;
 	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, id, 0), NULL, 0, &a));
 	rails_answer();
@@ -85,7 +83,6 @@ static void the_exit_of_a_process_ends_its_quarantine(void **state)
 	int status, go[2];
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(pipe(go), 0);
 	child = fork();
 	if (child == 0) {
@@ -123,7 +120,6 @@ static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 	int status, go[2], stay[2];
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(pipe(go), 0);
 	assert_int_equal(pipe(stay), 0);
 	child = fork();
@@ -162,7 +158,6 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	uint64_t id, first;
 	int fd = open_channels(CLIENT_QUARANTINE_MAX, &id), other;
 
-	(void)state;
 	other = open_channels(1, &first);
 	assert_false(control.clients->channel[first]->ctl.no_credits);
 	world.copying = true;
@@ -193,7 +188,6 @@ static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 	struct answer a;
 	int fd = dial();
 
-	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
 	assert_true(control.clients->channel[a.reply.a]->ctl.no_credits);
@@ -221,7 +215,6 @@ static void a_pidfd_of_another_process_is_not_that_of_the_client(void **state)
 	pid_t child = fork();
 	int fd, pidfd;
 
-	(void)state;
 	if (child == 0)
 		for (;;)
 			pause();
@@ -243,7 +236,6 @@ static void hello_accepts_a_pidfd(void **state)
 {
 	int fd = dial(), pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 
-	(void)state;
 	assert_true(pidfd >= 0);
 	/* three times, to see that the engine leaks no descriptor */
 	for (unsigned n = 0; n < 3; n++)
@@ -258,7 +250,6 @@ static void a_stopping_engine_does_not_wait_for_slots_in_quarantine(void **state
 	uint64_t id;
 	int fd = open_channels(1, &id);
 
-	(void)state;
 	world.copying = true;
 	close(fd);
 	pump();

@@ -42,7 +42,6 @@ static void silent_connections_block_no_client(void **state)
 	int silent[SILENT], fd[SESSIONS_MAX];
 	unsigned dropped = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < SILENT; i++) {
 		silent[i] = dial();
 		pump();
@@ -70,7 +69,6 @@ static void a_connection_with_an_unread_request_is_not_dropped(void **state)
 	int silent[CLIENT_SILENT_MAX], late;
 	struct answer a;
 
-	(void)state;
 	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++) {
 		silent[i] = dial();
 		pump();
@@ -96,7 +94,6 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 	int spoke = dial(), silent;
 	struct timespec began, ended;
 
-	(void)state;
 	assert_int_equal(status_of(spoke, ATTACH_HELLO, 0, 0, -1), 0);
 	silent = dial();
 	clock_gettime(CLOCK_MONOTONIC, &began);
@@ -166,7 +163,6 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	struct answer a;
 	unsigned n;
 
-	(void)state;
 	fd[0] = dial();
 	n = take_all(fd[0], ATTACH_REGION_ADD, memfd, &a);
 	assert_int_equal(n, ranges);
@@ -196,7 +192,6 @@ static void a_share_is_not_exceeded_by_several_at_once(void **state)
 	unsigned left, share;
 	int fd = dial();
 
-	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
 	s = control.clients->session[0];
 	left = clients_left(control.clients, SHARE_EXTENTS);
@@ -217,7 +212,6 @@ static void many_sessions_leave_each_later_one_its_part(void **state)
 	unsigned ranges = 0, channels = 0, n;
 	struct answer a;
 
-	(void)state;
 	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		fd[i] = dial();
 		n = take_all(fd[i], ATTACH_REGION_ADD, memfd, &a);
@@ -244,7 +238,6 @@ static void quotas_hold_under_random_requests_and_releases(void **state)
 	unsigned has[SESSIONS] = {0}, all = 0, refused = 0;
 	static uint64_t id[SESSIONS][CLIENT_RANGES_MAX];
 
-	(void)state;
 	print_message("SEED=%u\n", seed);
 	for (unsigned i = 0; i < SESSIONS; i++) {
 		fd[i] = dial();
@@ -309,7 +302,6 @@ static void a_user_with_many_sessions_leaves_other_users_theirs(void **state)
 	int fd[SESSIONS_MAX + 1];
 	unsigned kept, n = 0;
 
-	(void)state;
 	control.clients->access.clients.users.count = 1;
 	kept = (client_access_users(&control.clients->access) - 1) * SESSIONS_USER_SURE;
 	assert_true(kept >= SESSIONS_USER_SURE);
@@ -333,7 +325,6 @@ static void the_channels_of_a_user_are_a_share_among_users(void **state)
 	int fd[1 + SESSIONS];
 	struct answer a;
 
-	(void)state;
 	fd[0] = dial_as(STRANGER);
 	for (unsigned i = 0; i < 3; i++) {
 		world.commands = 0;
@@ -356,7 +347,6 @@ static void the_memory_of_a_user_is_limited_over_its_sessions(void **state)
 	int fd[3], memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
 
-	(void)state;
 	settings.engine_user_memory = 3 * 4096;
 	fd[2] = dial_as(STRANGER);
 	fd[0] = dial();

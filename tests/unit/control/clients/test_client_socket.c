@@ -32,7 +32,6 @@ static struct control one, other;
 
 static int setup(void **state)
 {
-	(void)state;
 	strcpy(folder, "/tmp/peercache-socket-XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/e.sock", folder);
@@ -46,7 +45,6 @@ static int teardown(void **state)
 {
 	char command[128];
 
-	(void)state;
 	log_test_capture(NULL, 0);
 	snprintf(command, sizeof(command), "rm -r %s", folder);
 	return system(command);
@@ -104,7 +102,6 @@ static void assert_logged(const char *what)
 
 static void clients_are_refused_until_the_engine_listens(void **state)
 {
-	(void)state;
 	assert_int_equal(client_socket_open(&one), 0);
 	assert_int_equal(client_connects(), ECONNREFUSED);
 	assert_true(client_socket_listen(&one) >= 0);
@@ -120,7 +117,6 @@ static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
 {
 	char pid[32];
 
-	(void)state;
 	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
 	assert_int_equal(client_socket_open(&one), 0);
 	/* the other engine, `one`, is starting, then serving, then stopping */
@@ -145,7 +141,6 @@ static void a_path_is_free_when_its_engine_was_killed(void **state)
 	pid_t child;
 	char pid[32], byte;
 
-	(void)state;
 	assert_int_equal(pipe(ready), 0);
 	child = fork();
 	if (child == 0) {
@@ -175,7 +170,6 @@ static void a_program_without_the_lock_keeps_its_socket_while_it_listens(void **
 	char pid[32];
 	int fd = stranger();
 
-	(void)state;
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
 	assert_int_equal(client_socket_open(&one), -EADDRINUSE);
 	assert_logged(pid);
@@ -187,7 +181,6 @@ static void a_program_without_the_lock_keeps_its_socket_while_it_listens(void **
 
 static void a_file_that_is_no_socket_is_not_replaced(void **state)
 {
-	(void)state;
 	close(open(settings.engine_socket, O_CREAT | O_WRONLY, 0600));
 	assert_int_equal(client_socket_open(&one), -EEXIST);
 	assert_logged("is not a socket");
@@ -201,7 +194,6 @@ static void only_the_last_directory_is_created_and_that_is_logged(void **state)
 	char made[128];
 	struct stat st;
 
-	(void)state;
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/e.sock", folder);
 	assert_int_equal(client_socket_open(&one), -ENOENT);
 	snprintf(made, sizeof(made), "neither %s/a/b nor the directory above it", folder);
@@ -269,13 +261,11 @@ static int read_only(void)
 
 static void a_directory_without_permission_is_reported(void **state)
 {
-	(void)state;
 	assert_int_equal(in_child(without_permission), 0);
 }
 
 static void a_read_only_directory_is_reported(void **state)
 {
-	(void)state;
 	assert_int_equal(in_child(read_only), 0);
 }
 
@@ -325,7 +315,6 @@ static int passed_as_3(void)
 
 static void a_passed_socket_is_the_engines_only_once_it_answers(void **state)
 {
-	(void)state;
 	assert_int_equal(in_child(passed_as_3), 0);
 }
 

@@ -21,7 +21,6 @@ static struct channel_statistics area;
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&statistics, 0, sizeof(statistics));
 	memset(&source, 0, sizeof(source));
 	memset(&area, 0, sizeof(area));
@@ -53,7 +52,6 @@ static void differences_are_added_and_channels_that_come_anew_too(void **state)
 {
 	const struct statistics_calls *get = &statistics.total.calls[STATISTICS_GET];
 
-	(void)state;
 	for (unsigned channel = 1; channel <= 3; channel++) {
 		memset(&area, 0, sizeof(area));
 		source = (struct statistics_source){.read_ns = SECOND};
@@ -73,7 +71,6 @@ static void differences_are_added_and_channels_that_come_anew_too(void **state)
 
 static void a_client_that_writes_meanwhile_is_read_later(void **state)
 {
-	(void)state;
 	statistics_write_begin(&area);
 	area.words.get_bytes = UINT64_MAX; /* half of it is there */
 	assert_true(collect(2 * SECOND));
@@ -108,7 +105,6 @@ static void what_is_impossible_is_refused(void **state)
 {
 	struct statistics_calls *set = &area.words.calls[STATISTICS_SET];
 
-	(void)state;
 	batch(STATISTICS_SET, 4, 0, 2000);
 	assert_true(collect(2 * SECOND));
 	set->batches--;
@@ -177,7 +173,6 @@ static void what_is_impossible_is_refused(void **state)
 /* Bytes of 20 seconds in one second, though nothing was counted in the seconds before. */
 static void an_idle_time_that_was_read_gives_no_credit(void **state)
 {
-	(void)state;
 	assert_true(collect(50 * SECOND));
 	area.words.set_bytes = 20ull << 40;
 	area.sequence += 2;
@@ -187,7 +182,6 @@ static void an_idle_time_that_was_read_gives_no_credit(void **state)
 /* What can be added at once is bounded, so that sums cannot overflow. */
 static void a_long_time_without_a_reading_gives_bounded_credit(void **state)
 {
-	(void)state;
 	area.words.set_bytes = 50ull << 40;
 	area.sequence += 2;
 	assert_true(collect(3600 * SECOND));
@@ -204,7 +198,6 @@ static void rubbish_is_refused_as_a_whole(void **state)
 	uint64_t *word = (uint64_t *)(void *)&area.words;
 	struct statistics_words zero;
 
-	(void)state;
 	print_message("seed %u\n", seed);
 	srand(seed);
 	memset(&zero, 0, sizeof(zero));
@@ -223,7 +216,6 @@ static void rubbish_is_refused_as_a_whole(void **state)
 
 static void a_channel_that_was_not_read_for_long_is_not_refused(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 100000; i++)
 		batch(STATISTICS_GET, 128, 1, 5000 + i);
 	assert_true(collect(3600 * SECOND));
@@ -233,7 +225,6 @@ static void a_channel_that_was_not_read_for_long_is_not_refused(void **state)
 /* A thousand idle channels cost the loop nothing: their words are not looked at. */
 static void a_channel_without_a_new_batch_is_not_copied(void **state)
 {
-	(void)state;
 	batch(STATISTICS_GET, 1, 0, 5000);
 	assert_true(collect(2 * SECOND));
 	area.words.get_bytes = 4096; /* no honest client writes without the sequence */
@@ -251,7 +242,6 @@ static void totals_stop_at_their_end_and_never_wrap(void **state)
 	const uint64_t batches = 4000000, *sum = &statistics.total.calls[0].latency_ns_sum;
 	uint64_t before = 0;
 
-	(void)state;
 	for (unsigned channel = 0; channel < 3; channel++) {
 		source = (struct statistics_source){.read_ns = SECOND};
 		get->batches = get->latency[LATENCY_BUCKETS - 1] = batches;

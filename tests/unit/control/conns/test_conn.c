@@ -20,7 +20,6 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 {
 	struct rail_conn *got;
 
-	(void)state;
 	got = connected(1);
 	assert_int_equal(got->peer, peer());
 	assert_int_equal(got->ref, ref());
@@ -52,7 +51,6 @@ static void a_connection_has_the_limbo_time_of_its_peer(void **state)
 		uint64_t ns;
 	} case_of[] = {{7, 7000000}, {0, 0}, {10000, 10000000000}, {10001, 0}, {INT32_MAX, 0}};
 
-	(void)state;
 	node[0].settings.engine_limbo_ms = 999;
 	for (unsigned i = 0; i < sizeof(case_of) / sizeof(*case_of); i++) {
 		struct rail_conn *got;
@@ -68,7 +66,6 @@ static void a_connection_has_the_limbo_time_of_its_peer(void **state)
 
 static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 {
-	(void)state;
 	conns_wanted(&node[0].control, 0, 7, 12345);
 	conns_wanted(&node[0].control, 0, (uint16_t)(peer() + 1), ref());
 	/* Rail 0 wants a connection to its own node. */
@@ -83,7 +80,6 @@ static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 /* Clients write the peer of a request, so a rail can want any member. */
 static void a_rail_that_wants_a_member_without_rails_is_refused_at_once(void **state)
 {
-	(void)state;
 	member_find(node[0].control.members, "node-1")->record.rails = 0;
 	want(0);
 	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
@@ -95,7 +91,6 @@ static void a_rail_with_all_its_connections_gets_no_further_one(void **state)
 	static struct out_conn full[RAIL_CONNECTIONS_MAX];
 	struct conns *conns = node[0].control.conns;
 
-	(void)state;
 	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++) {
 		full[i].handle.ref = ref() + 1 + i;
 		LIST_INSERT_HEAD(&conns->out_conns, &full[i], next);
@@ -116,7 +111,6 @@ static void a_broken_connection_is_drained_returned_and_reconnected(void **state
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	conns_broken(&node[0].control, 0, got, 0x15);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
 	/* The queue pairs are put in the error state before the rail gets RAIL_CONN_DROP */
@@ -156,7 +150,6 @@ static void each_rail_connects_to_its_counterpart(void **state)
 	struct in_conn *in_conn;
 	unsigned seen = 0;
 
-	(void)state;
 	connected(0);
 	connected(1);
 	LIST_FOREACH (in_conn, &node[1].control.conns->in_conns, next) {
@@ -172,7 +165,6 @@ static void a_second_connect_of_the_same_rails_replaces_the_first(void **state)
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	/*
 	 * As if the Disconnect of the first connection arrived late: it must affect only the first
 	 * one.
@@ -191,7 +183,6 @@ static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state
 {
 	uint64_t failed_ns;
 
-	(void)state;
 	qp_create_status = -ENOMEM;
 	want(0);
 	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
@@ -212,7 +203,6 @@ static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state
 
 static void a_connect_without_an_answer_is_refused(void **state)
 {
-	(void)state;
 	node[0].settings.cluster_dead_after_ms = 60000;
 	node[1].stalled = true;
 	want(0);
@@ -236,7 +226,6 @@ static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	node_close(1); /* node 1 closes, which also destroys its incoming QPs */
 	assert_true(nodes_until(sees_count(0, 1), 1000));
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
@@ -248,7 +237,6 @@ static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 
 static void the_passive_qps_of_a_dead_member_are_destroyed(void **state)
 {
-	(void)state;
 	connected(0);
 	connected(1);
 	node_close(0);
@@ -273,7 +261,6 @@ static void a_member_without_a_right_loses_its_queue_pairs(void **state)
 	struct control *server = &node[1].control;
 	struct member *reader = member_find(server->members, "node-0");
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		node[i].settings.cluster_dead_after_ms = 60000;
 	connected(0);
@@ -328,7 +315,6 @@ static void connections_with_a_member_that_removed_this_engine_are_made_anew(voi
 	struct control *reader = &node[0].control, *server = &node[1].control;
 	struct rail_conn *got = connected(0), *back;
 
-	(void)state;
 	node[1].settings.rail_qps_per_peer = 2;
 	conns_wanted(server, 1, member_by_ref(server, reader->ref)->peer, reader->ref);
 	assert_true(nodes_until(node[1].rail[1].tells == 1, 500));
@@ -352,7 +338,6 @@ static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **st
 {
 	struct fake_rail *fake = &node[0].rail[0];
 
-	(void)state;
 	fake->full = true;
 	for (uint32_t i = 0; i < 10; i++)
 		conns_wanted(&node[0].control, 0, 9, 1000 + i);
@@ -370,7 +355,6 @@ static void stopping_drops_all_connections_and_waits_for_those_that_rails_hold(v
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	conns_stop(&node[0].control);
 	conns_stop(&node[1].control);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
@@ -436,7 +420,6 @@ static void a_connect_is_checked_before_any_qp_is_made(void **state)
 	static Pc__QpEnd end[QPS_PER_PEER_MAX + 1], *ends[QPS_PER_PEER_MAX + 1];
 	Pc__Connect c = PC__CONNECT__INIT;
 
-	(void)state;
 	for (unsigned i = 0; i <= QPS_PER_PEER_MAX; i++) {
 		end[i] = (Pc__QpEnd)PC__QP_END__INIT;
 		end[i].index = i;
@@ -480,7 +463,6 @@ static void regions_out_of_bounds_are_refused(void **state)
 		{.base = (void *)4096, .length = (1ull << 48) + 1},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		uint64_t before = node[0].control.counter[COUNTER_messages_bad];
 

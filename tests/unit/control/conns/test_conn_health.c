@@ -22,7 +22,6 @@ static void a_watch_without_its_timer_is_refused(void **state)
 {
 	struct control control = {.base = node[0].control.base};
 
-	(void)state;
 	timers_fail = true;
 	assert_int_equal(conns_open(&control), -ENOMEM);
 	timers_fail = false;
@@ -34,7 +33,6 @@ static void a_probe_that_fails_leaves_the_rail_out(void **state)
 {
 	struct rail_conn *got = connected(1);
 
-	(void)state;
 	assert_false(got->probe);
 	assert_int_equal(rails_out(), 0);
 	conns_broken(&node[0].control, 1, got, 0);
@@ -56,7 +54,6 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	struct rail_conn *got = connected(1);
 	unsigned peers_out;
 
-	(void)state;
 	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
 	assert_int_equal(node[0].control.counter[COUNTER_rails_down], 1);
@@ -91,7 +88,6 @@ static void a_port_that_cannot_be_used_is_looked_at_until_it_can(void **state)
 {
 	unsigned peers_out;
 
-	(void)state;
 	port_look_status = -EADDRNOTAVAIL;
 	conns_port_look(&node[0].control, 1);
 	assert_true(nodes_until(node[0].control.conns->health[1].port == -EADDRNOTAVAIL, 500));
@@ -109,7 +105,6 @@ static void a_look_that_began_before_the_link_was_lost_does_not_count(void **sta
 {
 	struct port_look *look = &node[0].control.conns->health[1].look;
 
-	(void)state;
 	conns_port_look(&node[0].control, 1);
 	conns_port_look(&node[0].control, 1); /* the port may have changed since the first */
 	assert_true(look->again);
@@ -125,7 +120,6 @@ static void connections_with_a_gid_that_moved_are_made_anew(void **state)
 {
 	struct rail_conn *got = connected(1);
 
-	(void)state;
 	qps_stale_to = UINT32_MAX;
 	conns_port_look(&node[0].control, 1);
 	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
@@ -147,7 +141,6 @@ static void connections_with_a_gid_that_moved_are_made_anew(void **state)
 
 static void a_port_without_a_link_serves_no_peer(void **state)
 {
-	(void)state;
 	conns_port(&node[1].control, 0, -ENETDOWN, "no link");
 	port_look_status = 0;
 	node[0].rail[0].tells = 0;
@@ -165,7 +158,6 @@ static void a_port_with_its_link_again_is_probed_without_a_look(void **state)
 	struct rail_conn *got = connected(1);
 	unsigned watches = node[0].control.conns->watches;
 
-	(void)state;
 	net_timer_stop(node[0].control.conns->watch); /* rails_watch() runs no more */
 	conns_port(&node[0].control, 1, -ENETDOWN, "no link");
 	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
@@ -203,7 +195,6 @@ static void a_rail_much_slower_than_the_others_rests_and_is_probed(void **state)
 	struct rail_conn *got = connected(1);
 	unsigned peers_out;
 
-	(void)state;
 	read_unevenly(4, 500);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
 	read_unevenly(20, 700);
@@ -226,7 +217,6 @@ static void a_faster_port_gets_more_queue_pairs(void **state)
 	} ports[] = {{0, 4}, {100, 4}, {200, 5}, {400, 8}, {800, 8}};
 	struct control *control = &node[0].control;
 
-	(void)state;
 	node[0].settings.rail_qps_per_peer = 0;
 	for (unsigned i = 0; i < sizeof(ports) / sizeof(ports[0]); i++) {
 		port_bits_per_second = ports[i].gbps * 1000000000;
@@ -315,7 +305,6 @@ static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	stall(on[0], 1);
 	looks(LOOKS + 1, true);
@@ -340,7 +329,6 @@ static void a_member_is_suspect_only_after_several_looks_at_one_stall(void **sta
 	struct rail_conn *on[2];
 	uint32_t number = 1;
 
-	(void)state;
 	connected_patiently(on);
 	/* READs complete between the looks: on a busy machine a member may have no processor */
 	for (; number < 2 * LOOKS; number++) {
@@ -365,7 +353,6 @@ static void a_member_is_suspect_after_three_looks_at_least(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	node[0].settings.cluster_dead_after_ms = 1000; /* a tenth has two looks */
 	looks(1, true);
@@ -404,7 +391,6 @@ static void a_back_off_makes_no_member_suspect(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	for (unsigned times = 0; times < 2; times++) {
 		for (unsigned r = 0; r < 2; r++) {
@@ -429,7 +415,6 @@ static void a_connection_that_breaks_hangs_on_when_its_probe_stalls(void **state
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	conns_port(&node[0].control, 0, -ENETDOWN, "no link");
 	stall(on[1], 1);
@@ -448,7 +433,6 @@ static void a_connect_without_an_answer_hangs(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	for (unsigned r = 0; r < 2; r++)
 		breaks(r, on[r]);
@@ -473,7 +457,6 @@ static void ports_that_swap_make_no_member_suspect(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	stall(on[0], 1);
 	looks(LOOKS, true);
@@ -525,7 +508,6 @@ static void a_look_touches_no_peer_and_no_connection_that_is_fine(void **state)
 	struct rail_conn *on[2];
 	struct out_conn *fine;
 
-	(void)state;
 	static_assert(sizeof(struct out_conn) <= 4096, "it fits in a page");
 	fine = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(fine, MAP_FAILED);
@@ -555,7 +537,6 @@ static void a_stall_is_found_that_is_seen_a_look_after_its_number(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	looks(2, true);
 	node[0].rail[0].stalls++;
@@ -574,7 +555,6 @@ static void a_member_that_leaves_while_its_reads_hang_is_forgotten(void **state)
 	struct rail_conn *on[2];
 	uint16_t gone;
 
-	(void)state;
 	connected_patiently(on);
 	both_stall(on, 1);
 	looks(LOOKS, true);
@@ -591,7 +571,6 @@ static void a_new_connection_ends_the_suspicion(void **state)
 {
 	struct rail_conn *on[2];
 
-	(void)state;
 	connected_patiently(on);
 	conns_port(&node[0].control, 0, -ENETDOWN, "no link"); /* rail 0 is out: it says nothing */
 	stall(on[1], 1);

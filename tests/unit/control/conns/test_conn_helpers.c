@@ -17,7 +17,6 @@ static int open_nodes(void **state)
 
 static void the_loop_answers_while_a_connect_call_is_blocked(void **state)
 {
-	(void)state;
 	connects_blocked = 1;
 	want(0); /* after this request a helper thread of node 1 is blocked in dv_qp_connect() */
 	assert_true(nodes_until(conns_busy(&node[1].control) == 1, 5000));
@@ -40,7 +39,6 @@ static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	/* node 2's two dv_qp_connect() calls return; the call of node 0 is still blocked */
@@ -76,7 +74,6 @@ static void ask_the_unreachable(void)
 
 static void an_unreachable_peer_does_not_delay_other_connections(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
@@ -91,7 +88,6 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 {
 	uint16_t number;
 
-	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
@@ -119,7 +115,6 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 
 static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
 {
-	(void)state;
 	/*
 	 * dv_qp_connect() of node 1 blocks: node 0 gets no answer and sends Connect again and again
 	 */
@@ -138,7 +133,6 @@ static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
  */
 static void an_abandoned_set_makes_no_further_connect_call(void **state)
 {
-	(void)state;
 	connects_blocked = 1;
 	want(0);
 	/* Waits until node 1 has made its first dv_qp_connect() call, which blocks */
@@ -161,7 +155,6 @@ static void closing_an_engine_waits_for_one_connect_call_not_for_the_whole_set(v
 {
 	pthread_t thread;
 
-	(void)state;
 	connects_blocked = 1;
 	want(0);
 	assert_true(nodes_until(qps_connects == 1, 5000));

@@ -39,7 +39,6 @@ static void a_connection_that_cannot_be_put_in_error_is_destroyed_and_then_retir
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	qp_error_status = -EIO;
 	conns_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
@@ -65,7 +64,6 @@ static void no_queue_pair_is_destroyed_before_the_rail_reports_that_it_has_stopp
 	struct rail_conn *got = connected(0);
 	struct out_conn *conn = got->control;
 
-	(void)state;
 	qp_error_status = -EIO;
 	node[0].rail[0].full = true;
 	conns_qp_failed(control, 0, dv_qp_number(conn->qps.set.qp[1]), "QP fatal");
@@ -87,7 +85,6 @@ static void a_connection_that_does_not_drain_is_destroyed_and_then_retired(void 
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	conns_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
 	nodes_run(500);
@@ -106,7 +103,6 @@ static void eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is(void **s
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	qp_kill_status = -EIO;
 	conns_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
@@ -129,7 +125,6 @@ static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	conns_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
 	conns_stuck(control, 0, got, clock_now_ns());
@@ -148,7 +143,6 @@ static void a_software_nic_that_died_is_closed_and_stays_lost(void **state)
 	struct rail_conn *got = connected(1);
 	unsigned peers_out;
 
-	(void)state;
 	rail_lost(control, 1, "local catastrophic error");
 	rail_lost(control, 1, "said twice");
 	assert_int_equal(shm_load(&control->status->rails_out), 2);
@@ -195,7 +189,6 @@ static void a_nic_is_opened_anew_when_it_is_back_and_all_memory_is_registered(vo
 {
 	struct fake_rail *fake = &node[0].rail[1];
 
-	(void)state;
 	nics_come_back = true;
 	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
 	loses(1);
@@ -232,7 +225,6 @@ static void a_nic_is_not_opened_before_its_connections_are_freed(void **state)
 {
 	struct rail_conn *got = connected(1);
 
-	(void)state;
 	nics_come_back = true;
 	loses(1);
 	nodes_run(3000);
@@ -248,7 +240,6 @@ static void a_nic_is_not_opened_before_its_connections_are_freed(void **state)
 
 static void a_nic_that_does_not_come_back_whole_is_closed_and_opened_again_later(void **state)
 {
-	(void)state;
 	nics_come_back = true;
 	__atomic_store_n(&nic_open_status, -ENOMEM, __ATOMIC_SEQ_CST);
 	loses(1);
@@ -275,7 +266,6 @@ static void a_nic_that_dies_again_and_again_gets_longer_pauses(void **state)
 {
 	uint64_t pause_ns, before_ns = 0;
 
-	(void)state;
 	nics_come_back = true;
 	for (unsigned i = 0; i < 4; i++) {
 		pause_ns = net_now();
@@ -296,7 +286,6 @@ static void a_nic_that_dies_again_and_again_gets_longer_pauses(void **state)
 /* A client that registers memory has the device for longer than 10 s. */
 static void a_device_is_closed_when_clients_have_given_it_back(void **state)
 {
-	(void)state;
 	nics_come_back = true;
 	sessions_lent = 1;
 	rail_lost(control, 1, "local catastrophic error");
@@ -312,7 +301,6 @@ static void a_device_is_closed_when_clients_have_given_it_back(void **state)
 
 static void a_nic_is_not_opened_while_a_client_registers_memory(void **state)
 {
-	(void)state;
 	nics_come_back = true;
 	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
 	loses(1);
@@ -335,7 +323,6 @@ static void a_nic_is_not_opened_while_a_client_registers_memory(void **state)
 
 static void without_a_rail_the_engine_waits_for_nics_that_may_come_back(void **state)
 {
-	(void)state;
 	nics_come_back = true;
 	__atomic_store_n(&reopen_status, -ENODEV, __ATOMIC_SEQ_CST);
 	loses(0);
@@ -348,7 +335,6 @@ static void without_a_rail_the_engine_waits_for_nics_that_may_come_back(void **s
 
 static void a_lost_rail_serves_no_peer(void **state)
 {
-	(void)state;
 	connected(0);
 	assert_int_equal(qps_alive, 4);
 	rail_lost(&node[1].control, 0, "local catastrophic error");
@@ -367,7 +353,6 @@ static void a_lost_rail_serves_no_peer(void **state)
 
 static void a_connection_being_made_on_a_lost_rail_is_given_up(void **state)
 {
-	(void)state;
 	/* node 1's two dv_qp_connect() calls return; the calls of node 0 block */
 	connects_free = 2;
 	connects_blocked = 1;
@@ -387,7 +372,6 @@ static void a_connection_being_made_on_a_lost_rail_is_given_up(void **state)
 
 static void a_rail_that_is_out_already_goes_down_once(void **state)
 {
-	(void)state;
 	connected(0);
 	conns_port(control, 0, -ENETDOWN, "no link");
 	rail_lost(control, 0, "local catastrophic error");
@@ -399,7 +383,6 @@ static void a_rail_that_is_out_already_goes_down_once(void **state)
 
 static void the_loss_of_the_last_rail_ends_the_engine_in_order(void **state)
 {
-	(void)state;
 	rail_lost(control, 1, "local catastrophic error");
 	assert_int_equal(control->failed, 0);
 	rail_lost(control, 0, "local catastrophic error");
@@ -413,7 +396,6 @@ static void a_device_whose_events_cannot_be_read_is_lost(void **state)
 {
 	unsigned reads;
 
-	(void)state;
 	/* the device's event descriptor is always readable */
 	event_fd = eventfd(1, EFD_CLOEXEC);
 	control->rails = 1;
@@ -443,7 +425,6 @@ static void a_queue_pair_that_failed_breaks_its_connection(void **state)
 	struct out_conn *conn = got->control;
 	uint32_t qpn = dv_qp_number(conn->qps.set.qp[1]);
 
-	(void)state;
 	/* Another rail's QP may have the same number, so this event breaks nothing on rail 0 */
 	conns_qp_failed(control, 1, qpn, "QP fatal");
 	conns_qp_failed(control, 0, qpn + 1000, "QP fatal");
@@ -462,7 +443,6 @@ static void a_passive_queue_pair_that_failed_is_destroyed(void **state)
 {
 	struct in_conn *in_conn;
 
-	(void)state;
 	connected(0);
 	in_conn = LIST_FIRST(&node[1].control.conns->in_conns);
 	conns_qp_failed(&node[1].control, 0, dv_qp_number(in_conn->qps.set.qp[0]), "QP fatal");
@@ -476,7 +456,6 @@ static void the_stall_limit_is_longer_than_a_late_ack(void **state)
 {
 	struct rail_conn *got;
 
-	(void)state;
 	node[0].settings.rail_stall_ms = 20;
 	ack_ns = 16777216;
 	got = connected(0);
@@ -566,7 +545,6 @@ static void a_device_that_cannot_be_watched_is_named(void **state)
 	int status;
 	const char *text = child_text(device_without_events, &status);
 
-	(void)state;
 	says(text, "rail 0: a stub said no: this NIC is not watched");
 	assert_int_equal(status, 0);
 }
@@ -583,7 +561,6 @@ static void device_that_cannot_be_closed(int out)
 
 static void a_device_that_can_neither_be_used_nor_closed_ends_the_engine(void **state)
 {
-	(void)state;
 	says(aborted(device_that_cannot_be_closed),
 		"the engine aborts: rail 0: the NIC can neither be used nor closed: a stub said");
 }
@@ -609,7 +586,6 @@ static void an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep(void 
 {
 	const char *text = aborted(memory_is_never_released);
 
-	(void)state;
 	says(text, "still there\n");
 	says(strstr(text, "still there\n"),
 		"the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
@@ -631,7 +607,6 @@ static void an_engine_aborts_when_a_client_keeps_a_lost_nic_for_three_minutes(vo
 {
 	const char *text = aborted(a_device_is_never_given_back);
 
-	(void)state;
 	says(text, "keeps the device of this lost NIC open: continue it if it is stopped");
 	says(text, "the engine aborts: rail 1: a process that registers memory has kept");
 }
@@ -644,7 +619,6 @@ static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(
 {
 	struct rail_conn *got = connected(0);
 
-	(void)state;
 	conns_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
 	conns_stuck(control, 0, got, clock_now_ns());
@@ -669,7 +643,6 @@ static void a_lost_nic_is_left_out_without_connections(void **state)
 {
 	struct control *bare = calloc(1, sizeof(*bare));
 
-	(void)state;
 	assert_non_null(bare);
 	upward_fill(bare);
 	bare->client_events->nic_lost(bare, 0, "test");

@@ -29,7 +29,6 @@ static void open_nodes(unsigned count, int dead_after_ms)
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	return 0;
 }
@@ -59,7 +58,6 @@ static uint64_t owned_by(unsigned owner, uint64_t from)
 
 static void alone_the_answer_comes_with_the_flush_and_not_before(void **state)
 {
-	(void)state;
 	open_nodes(1, 300);
 	node_put(0, 1, 1, 1000);
 	assert_int_equal(node[0].dones, 0);
@@ -71,7 +69,6 @@ static void alone_the_answer_comes_with_the_flush_and_not_before(void **state)
 
 static void a_publish_is_answered_when_every_owner_has_it(void **state)
 {
-	(void)state;
 	open_nodes(3, 300);
 	for (unsigned i = 0; i < 3; i++)
 		for (unsigned k = 0; k < KEYS; k++)
@@ -89,7 +86,6 @@ static void all_keys_are_answered_when_there_are_more_than_the_batches_in_flight
 {
 	const unsigned keys = (BATCHES_MAX + 3) * MESSAGE_PAGES_MAX;
 
-	(void)state;
 	open_nodes(2, 2000);
 	for (unsigned k = 0; k < keys; k++) {
 		struct page_key key = key_of(k);
@@ -117,7 +113,6 @@ static void a_full_shard_has_the_newest_pages(void **state)
 	unsigned found = 0;
 	uint64_t number = 0, refused = 0;
 
-	(void)state;
 	open_nodes(2, 300);
 	full = &node[1].control;
 	while (refused < 5000) {
@@ -160,7 +155,6 @@ static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(vo
 {
 	uint64_t number, from;
 
-	(void)state;
 	open_nodes(2, 5000);
 	number = owned_by(1, 0);
 	node[1].stalled = true;
@@ -200,7 +194,6 @@ static void publishes_to_late_owners_end_soon_after_their_deadlines(void **state
 	const unsigned count = 2 * DUE_LOOKS + 1; /* several looks for all */
 	uint64_t now_ns;
 
-	(void)state;
 	open_nodes(2, 5000);
 	node[1].stalled = true;
 	now_ns = clock_now_ns();
@@ -228,7 +221,6 @@ static void an_owner_that_is_back_at_once_gets_the_publish_again(void **state)
 	struct member *member;
 	uint64_t number;
 
-	(void)state;
 	open_nodes(2, 5000);
 	number = owned_by(1, 0);
 	node[1].stalled = true;
@@ -247,7 +239,6 @@ static void an_owner_that_is_back_at_once_gets_the_publish_again(void **state)
 
 static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 {
-	(void)state;
 	open_nodes(4, 300);
 	node[3].stalled = true;
 	for (unsigned k = 0; k < KEYS; k++)
@@ -272,7 +263,6 @@ static void an_owner_without_items_does_not_use_its_link(void **state)
 	struct member_contact *contact;
 	struct directory *dir;
 
-	(void)state;
 	open_nodes(2, 1000);
 	dir = node[0].control.directory;
 	contact = member_table_ref(&node[0].control.members->table, node[1].control.ref)->contact;
@@ -287,7 +277,6 @@ static void an_owner_without_items_does_not_use_its_link(void **state)
 
 static void a_link_that_breaks_during_a_publish_loses_no_entry(void **state)
 {
-	(void)state;
 	open_nodes(2, 1000);
 	for (unsigned round = 0; round < 10; round++) {
 		struct rpc_link *link = member_link(&node[0].control, node[1].control.ref);
@@ -309,7 +298,6 @@ static void a_link_that_breaks_during_a_publish_loses_no_entry(void **state)
 
 static void closing_answers_each_open_claim_once(void **state)
 {
-	(void)state;
 	open_nodes(2, 5000);
 	node[1].stalled = true;
 	for (unsigned k = 0; k < KEYS; k++)
@@ -327,7 +315,6 @@ static void a_late_remove_never_removes_a_newer_entry(void **state)
 	struct page_key key = key_of(5);
 	uint32_t place = place_make(1, 5);
 
-	(void)state;
 	open_nodes(3, 300);
 	node_put(0, 5, 1, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
@@ -347,7 +334,6 @@ static void a_late_remove_never_removes_a_newer_entry(void **state)
 
 static void published_and_removed_in_one_turn_is_removed(void **state)
 {
-	(void)state;
 	open_nodes(3, 300);
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
@@ -371,7 +357,6 @@ static void a_reported_entry_is_removed_unless_it_is_correct(void **state)
 	struct dir_entry found;
 	unsigned own;
 
-	(void)state;
 	open_nodes(3, 300);
 	node_put(0, 9, 4, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
@@ -402,7 +387,6 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 	struct page_key key = key_of(3), unknown = key_of(4);
 	uint64_t soon;
 
-	(void)state;
 	open_nodes(4, 300);
 	for (unsigned i = 0; i < 3; i++)
 		node_put(i, 3, 1, 1000);
@@ -450,7 +434,6 @@ static void a_forget_does_not_wait_for_a_dead_member_and_is_unreachable(void **s
 {
 	struct page_key key = key_of(3);
 
-	(void)state;
 	open_nodes(3, 300);
 	node[2].stalled = true;
 	directory_forget(&node[0].control, &key,
@@ -466,7 +449,6 @@ static void reports_reach_the_node_that_has_the_page(void **state)
 {
 	struct page_report report = {.key = {{1, 2}}, .place = place_make(1, 77), .generation = 9};
 
-	(void)state;
 	open_nodes(2, 300);
 	/* neither a rail that node 1 has not, nor an unknown member */
 	report.place = place_make(2, 5);
@@ -492,7 +474,6 @@ static void reports_reach_the_node_that_has_the_page(void **state)
 
 static void touches_reach_the_node_that_has_the_page(void **state)
 {
-	(void)state;
 	open_nodes(2, 300);
 	directory_touch(&node[0].control, node[1].control.ref, place_make(1, 77));
 	directory_touch(&node[0].control, node[0].control.ref, place_make(0, 5));
@@ -524,7 +505,6 @@ static void evict(unsigned holder, uint64_t number, enum evicted from)
 
 static void the_host_that_stores_an_evicted_page_again_learns_it(void **state)
 {
-	(void)state;
 	/* Both nodes own each key: one answer comes from the own shard, one from the other node. */
 	open_nodes(2, 300);
 	for (uint64_t k = 0; k < 4; k++)
@@ -566,7 +546,6 @@ static void the_host_that_stores_a_page_of_another_one_learns_that_it_is_a_copy(
 	const struct location moved = {.place = place_make(0, 7), .generation = 2};
 	struct page_key key = key_of(1);
 
-	(void)state;
 	open_nodes(2, 300);
 	for (uint64_t k = 0; k < 16; k++)
 		node_put(0, k, 1, 1000);

@@ -53,7 +53,6 @@ static unsigned lacks_below(const struct owner *owner, uint32_t end)
 
 static void another_member_still_receives_every_publish(void **state)
 {
-	(void)state;
 	open_nodes(1, 20000, 2);
 	have(0, KEYS);
 	mute_join();
@@ -70,7 +69,6 @@ static void targets_that_no_client_waits_for_are_bounded(void **state)
 	uint64_t *counter;
 	size_t before = 0;
 
-	(void)state;
 	open_nodes(1, 20000, 2);
 	counter = node[0].control.counter;
 	mute_join();
@@ -109,7 +107,6 @@ static void targets_that_no_client_waits_for_are_bounded(void **state)
 
 static void every_skipped_publish_is_sent_once_it_answers(void **state)
 {
-	(void)state;
 	open_nodes(1, 20000, 2);
 	mute_join();
 	have(0, KEYS);
@@ -131,7 +128,6 @@ static void publishes_skipped_during_its_own_walk_are_sent_later(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	open_nodes(1, 20000, 2);
 	have(0, KEYS);
 	mute_join();
@@ -200,7 +196,6 @@ static void publishes_skipped_in_the_slot_of_its_walk_are_sent_later(void **stat
 {
 	struct owner *owner;
 
-	(void)state;
 	open_nodes(1, 20000, 2);
 	for (uint64_t k = 0; k < SLOT_KEYS; k++)
 		slot_put(k, 1, 0);
@@ -260,7 +255,6 @@ static void publishes_skipped_before_its_digest_comes_are_sent_later(void **stat
 	const unsigned added = 50;
 	uint64_t serial, *sums;
 
-	(void)state;
 	sums = digest_asked();
 	serial = mute_owner()->digest->serial;
 	fill_limit();
@@ -282,7 +276,6 @@ static void an_answer_to_another_question_is_not_believed(void **state)
 {
 	uint64_t *sums;
 
-	(void)state;
 	sums = digest_asked();
 	digest_send(mute_owner()->digest->serial - 1, sums);
 	assert_false(mute_until(!mute_owner()->digest || mute_owner()->digest->answered, 200));
@@ -296,7 +289,6 @@ static void it_is_not_compared_with_while_it_is_behind(void **state)
 {
 	struct directory *dir;
 
-	(void)state;
 	open_nodes(1, 20000, 2);
 	dir = node[0].control.directory;
 	have(0, KEYS);
@@ -322,7 +314,6 @@ static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 	const unsigned removes = BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX;
 	char said[8192], *warned;
 
-	(void)state;
 	open_nodes(1, 20000, 2);
 	mute_join();
 	log_test_capture(said, sizeof(said));

@@ -22,7 +22,6 @@ static void entries_that_owners_have_lost_come_back(void **state)
 {
 	uint64_t before;
 
-	(void)state;
 	open_with_pages();
 	lose(0);
 	lose(1);
@@ -39,7 +38,6 @@ static void entries_that_owners_have_lost_come_back(void **state)
 
 static void no_turn_comes_while_owners_lack_entries(void **state)
 {
-	(void)state;
 	open_with_pages();
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
 	assert_true(nodes_until(moves_any(holder()), 3000));
@@ -56,7 +54,6 @@ static void nothing_is_published_where_nothing_is_missing(void **state)
 {
 	uint64_t before;
 
-	(void)state;
 	open_with_pages();
 	before = stored();
 	compare_once();
@@ -72,7 +69,6 @@ static void nothing_is_published_after_many_changes_of_the_map(void **state)
 {
 	uint64_t before;
 
-	(void)state;
 	open_with_pages();
 	for (unsigned turn = 0; turn < 12; turn++) {
 		unsigned i = HOLDER + 1 + turn % (NODES - HOLDER - 1);
@@ -95,7 +91,6 @@ static void the_time_of_the_next_comparison_is_random_within_its_bounds(void **s
 {
 	uint64_t first_ns, now_ns;
 
-	(void)state;
 	open_with_pages();
 	now_ns = clock_now_ns();
 	compare_later(holder(), now_ns);
@@ -108,7 +103,6 @@ static void the_time_of_the_next_comparison_is_random_within_its_bounds(void **s
 /* Pages change while their slots are compared: each is found as it is now. */
 static void pages_set_and_removed_meanwhile_stay_as_they_are(void **state)
 {
-	(void)state;
 	open_with_pages();
 	lose(0);
 	compare_begins();
@@ -123,7 +117,6 @@ static void pages_set_and_removed_meanwhile_stay_as_they_are(void **state)
 
 static void a_change_of_the_map_during_a_comparison_loses_nothing(void **state)
 {
-	(void)state;
 	open_with_pages();
 	for (unsigned turn = 0; turn < 30; turn++) {
 		if (turn % 3 == 0)
@@ -158,7 +151,6 @@ static void an_owner_that_lacks_many_slots_gets_some_at_a_time(void **state)
 	const unsigned keys = 3 * COMPARE_SLOTS;
 	unsigned count;
 
-	(void)state;
 	nodes_entries = 8 * keys;
 	open_with_pages();
 	for (unsigned k = KEYS; k < keys; k++) {
@@ -179,7 +171,6 @@ static void an_owner_that_lacks_many_slots_gets_some_at_a_time(void **state)
 
 static void an_owner_that_has_dropped_all_gets_all(void **state)
 {
-	(void)state;
 	open_with_pages();
 	lose_to(0, KEYS);
 	directory_forgotten(&node[HOLDER].control, node[0].control.ref);
@@ -192,7 +183,6 @@ static void an_owner_that_does_not_answer_ends_no_comparison(void **state)
 {
 	uint64_t begun_ns;
 
-	(void)state;
 	assert_int_equal(node_open(0, node_at(1)), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	mute_join();
@@ -235,7 +225,6 @@ static struct owner *owner_first(void)
 
 static void a_comparison_whose_link_closes_is_repeated(void **state)
 {
-	(void)state;
 	open_with_pages();
 	lose(0);
 	compare_begins();
@@ -252,7 +241,6 @@ static void an_owner_whose_link_closes_shows_its_entries_again(void **state)
 	struct page_key key = key_of(3 * KEYS);
 	struct dir_entry found;
 
-	(void)state;
 	open_with_pages();
 	assert_int_equal(
 		shard_insert(node[0].control.shard, &key, node[HOLDER].control.ref, 5, 77), 0);
@@ -269,7 +257,6 @@ static void an_owner_without_a_link_is_compared_with_later(void **state)
 {
 	struct member_contact *contact;
 
-	(void)state;
 	open_with_pages();
 	lose(0);
 	assert_true(nodes_until(clock_now_ns() >= holder()->move.compare_ns, 1000));

@@ -13,7 +13,6 @@ static struct disk_page disk[KEYS];
 
 static int begin(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	for (unsigned k = 0; k < KEYS; k++)
 		disk[k] = (struct disk_page){.key = key_of(k),
@@ -87,7 +86,6 @@ static void open_disk(unsigned count)
 
 static void pages_that_are_found_on_disk_are_published(void **state)
 {
-	(void)state;
 	open_three();
 	open_disk(KEYS);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
@@ -102,7 +100,6 @@ static void a_page_on_disk_behind_a_full_part_of_those_in_memory_is_found(void *
 	uint64_t cursor = 0;
 	unsigned in_memory = 0, on_disk = 0;
 
-	(void)state;
 	open_three();
 	open_disk(1);
 	for (uint32_t k = 0; k < MOVE_PART; k++) {
@@ -131,7 +128,6 @@ static void an_eviction_replaces_the_entry_and_a_promotion_replaces_it_again(voi
 	const struct index_entry *e;
 	struct index_entry was;
 
-	(void)state;
 	open_three();
 	node_put(HOLDER, 3, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == 1, 3000));
@@ -161,7 +157,6 @@ static void a_page_that_leaves_the_disk_is_removed_at_all_owners(void **state)
 {
 	struct control *holder = &node[HOLDER].control;
 
-	(void)state;
 	open_three();
 	assert_true(directory_on_disk(holder, &disk[3]));
 	assert_true(nodes_until(owners_of_disk(3) == 2, 3000));
@@ -172,7 +167,6 @@ static void a_page_that_leaves_the_disk_is_removed_at_all_owners(void **state)
 
 static void a_new_owner_gets_the_entries_too(void **state)
 {
-	(void)state;
 	open_three();
 	open_disk(KEYS);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
@@ -186,7 +180,6 @@ static void a_new_owner_gets_the_entries_too(void **state)
 /* A page in memory is published from there, whatever the disk has. */
 static void a_page_that_is_in_memory_too_has_one_entry(void **state)
 {
-	(void)state;
 	open_three();
 	node_put(HOLDER, 3, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == 1, 3000));
@@ -198,7 +191,6 @@ static void a_page_that_is_in_memory_too_has_one_entry(void **state)
 
 static void after_a_warm_restart_they_are_found_again(void **state)
 {
-	(void)state;
 	open_three();
 	open_disk(KEYS);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
@@ -216,7 +208,6 @@ static void a_report_about_a_page_that_is_on_disk_is_wrong(void **state)
 {
 	struct control *holder = &node[HOLDER].control;
 
-	(void)state;
 	open_three();
 	open_disk(10);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));

@@ -9,7 +9,6 @@
 
 static int begin(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	return 0;
 }
@@ -61,7 +60,6 @@ static void answers_that_break_a_rule_end_the_link(void **state)
 		uint32_t next;
 	} cases[] = {{MESSAGE_PAGES_MAX + 1, 9}, {1, 5}, {1, 4}};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		(void)mute_is_asked();
 		send_entries(0, cases[i].count, cases[i].next);
@@ -106,7 +104,6 @@ static void no_more_is_shown_than_there_is_room_for_removes(void **state)
 	struct owner *owner;
 	uint64_t withdrawn = 0;
 
-	(void)state;
 	owner = mute_is_asked();
 	for (uint32_t bucket = 6; owner->show->asked; bucket++) {
 		send_entries(owner->show->serial, MESSAGE_PAGES_MAX, bucket);
@@ -125,7 +122,6 @@ static void an_owner_whose_removes_were_dropped_is_unsure(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	owner = mute_is_asked();
 	show_drop(owner);
 	for (unsigned k = 0; !node[0].control.counter[COUNTER_removes_dropped]; k++) {
@@ -145,7 +141,6 @@ static void questions_that_break_a_rule_end_the_link(void **state)
 	Pc__EntriesAsk body = PC__ENTRIES_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int fd = raw_open(0);
@@ -167,7 +162,6 @@ static void an_owner_that_lies_gets_removes_only(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	owner = mute_is_asked();
 	send_entries(17, 9, 9); /* not what was asked */
 	send_entries(0, MESSAGE_PAGES_MAX, 0);

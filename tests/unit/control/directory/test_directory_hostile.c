@@ -24,7 +24,6 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 {
 	unsigned lost = 0, missing = 0;
 
-	(void)state;
 	nodes_teardown();
 	open_nodes(1, 20000, 2);
 	have_pages(0, 20000);
@@ -66,7 +65,6 @@ static void few_digests_exist_at_a_time(void **state)
 	struct owner *owner;
 	char name[16];
 
-	(void)state;
 	nodes_teardown();
 	open_nodes(1, 20000, 2);
 	for (unsigned k = 0; k < 10; k++)
@@ -112,7 +110,6 @@ static void a_further_question_takes_the_place_of_the_first(void **state)
 	struct directory *dir;
 	struct page_key key = key_of(1);
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	dir = node[0].control.directory;
 	mute_join();
@@ -139,7 +136,6 @@ static bool settled_while_shut(void)
 
 static void an_owner_that_may_not_publish_answers_a_digest(void **state)
 {
-	(void)state;
 	open_with_pages();
 	for (unsigned k = 0; k < KEYS; k += 10) {
 		struct page_key key = key_of(k);
@@ -158,7 +154,6 @@ static void an_answer_of_before_it_forgot_is_not_believed(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	open_with_pages();
 	owner = owner_of(holder(), node[0].control.ref);
 	owner->unsure = true;

@@ -58,7 +58,6 @@ static unsigned owners(void)
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	control = &node[0].control;
@@ -68,14 +67,12 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	return 0;
 }
 
 static void a_change_of_the_map_makes_no_owner(void **state)
 {
-	(void)state;
 	join(OWNERS_MAX - 1);
 	assert_int_equal(owners(), 0);
 	assert_int_equal(owner_of(dir, (uint32_t)incarnation(0))->ref, incarnation(0));
@@ -87,7 +84,6 @@ static void a_member_without_an_owner_is_judged_all_the_same(void **state)
 	struct directory_owner shown;
 	struct member *member;
 
-	(void)state;
 	join(1);
 	member = member_table_ref(&control->members->table, (uint32_t)incarnation(0));
 	member->neighbour = true;
@@ -105,7 +101,6 @@ static void an_owner_is_made_when_it_is_needed(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	join(MANY);
 	assert_int_equal(owners(), 0);
 	owner = owner_of(dir, (uint32_t)incarnation(7));
@@ -126,7 +121,6 @@ static void what_is_published_waits_at_an_owner_that_is_made_for_it(void **state
 	struct owner *owner;
 	unsigned queued = 0;
 
-	(void)state;
 	join(MANY);
 	for (uint64_t i = 0; i < 8; i++) {
 		struct page_key key = {.word = {map_mix(2 * i + 1), map_mix(2 * i)}};
@@ -144,7 +138,6 @@ static void an_owner_that_is_gone_is_freed_and_another_may_have_its_number(void 
 {
 	uint16_t peer;
 
-	(void)state;
 	join(MANY);
 	peer = owner_of(dir, (uint32_t)incarnation(7))->peer;
 	member_take_off_map(control, member_peer(control, peer), "the test says so");

@@ -12,7 +12,6 @@
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	return 0;
 }
@@ -45,7 +44,6 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	Pc__Ack ack = PC__ACK__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned i = 0; i <= MESSAGE_PAGES_MAX; i++) {
@@ -105,7 +103,6 @@ static void digests_that_break_a_rule_change_nothing(void **state)
 	Pc__Digest digest = PC__DIGEST__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	m.body_case = PC__MESSAGE__BODY_DIGEST; /* to a question that was not asked */
@@ -125,7 +122,6 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	struct dir_entry found[2];
 	int fd;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	entry.key0 = 11;
@@ -163,7 +159,6 @@ static void the_entry_of_a_page_that_is_here_stays(void **state)
 	uint64_t in;
 	int fd;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	fd = raw_open(0);
@@ -209,7 +204,6 @@ static void entries_of_members_that_left_give_their_room(void **state)
 	struct dir_entry found[2 * BUCKET_ENTRIES];
 	struct shard *shard;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	shard = node[0].control.shard;
@@ -243,7 +237,6 @@ static void a_page_on_disk_takes_no_room_of_members_that_left(void **state)
 	struct page_key key;
 	struct shard *shard;
 
-	(void)state;
 	nodes_setup(20, 300);
 	assert_int_equal(node_open(0, NULL), 0);
 	shard = node[0].control.shard;

@@ -44,7 +44,6 @@ static void entries_left(unsigned n)
 
 static void entries_without_a_page_disappear_in_one_comparison(void **state)
 {
-	(void)state;
 	open_with_pages();
 	assert_int_equal(held_in_all(), 2 * KEYS);
 	for (unsigned i = 0; i <= HOLDER; i++)
@@ -61,7 +60,6 @@ static void an_entry_that_differs_in_one_part_is_wrong(void **state)
 	uint32_t place = place_make(0, 2), generation = 1;
 	struct page_key key = key_of(2);
 
-	(void)state;
 	open_with_pages();
 	for (unsigned i = 0; i <= HOLDER; i++) {
 		struct shard *shard = node[i].control.shard;
@@ -88,7 +86,6 @@ static void an_entry_at_a_member_that_is_no_owner_is_wrong(void **state)
 {
 	unsigned put = 0;
 
-	(void)state;
 	open_with_pages();
 	for (unsigned k = 0; k < KEYS; k++)
 		for (unsigned i = 0; i <= HOLDER; i++) {
@@ -110,7 +107,6 @@ static void a_holder_without_pages_compares_too(void **state)
 {
 	struct page_key key = key_of(1);
 
-	(void)state;
 	open_three();
 	node_put(HOLDER, 1, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == 1, 3000));
@@ -128,7 +124,6 @@ static void entries_of_pages_on_disk_stay(void **state)
 {
 	static struct disk_page on_disk[100];
 
-	(void)state;
 	open_with_pages();
 	for (unsigned k = 0; k < 100; k++)
 		on_disk[k] = (struct disk_page){.key = key_of(20000 + k),
@@ -157,7 +152,6 @@ static void a_shard_full_of_wrong_entries_is_emptied(void **state)
 	uint32_t ref;
 	uint64_t entries;
 
-	(void)state;
 	nodes_entries = 8 * SHOW_BUCKETS;
 	open_with_pages();
 	ref = node[HOLDER].control.ref;
@@ -181,7 +175,6 @@ static void an_owner_that_was_full_gets_what_it_refused(void **state)
 {
 	struct shard *shard = node[0].control.shard;
 
-	(void)state;
 	open_with_pages();
 	for (unsigned k = 0; k < 8u * BUCKET_ENTRIES << shard->bits; k++) {
 		struct page_key key = key_of(1000000 + k);
@@ -205,7 +198,6 @@ static void an_unsure_owner_is_compared_with_at_once(void **state)
 {
 	struct owner *owner;
 
-	(void)state;
 	open_with_pages();
 	entries_left(0);
 	STAILQ_FOREACH (owner, &holder()->owners, next)
@@ -235,13 +227,11 @@ static void away_while_pages_go(unsigned step)
 
 static void an_owner_that_was_cut_off_has_no_wrong_entry_after_it_is_back(void **state)
 {
-	(void)state;
 	away_while_pages_go(2);
 }
 
 static void a_holder_whose_pages_are_all_gone_is_shown_its_entries_too(void **state)
 {
-	(void)state;
 	away_while_pages_go(1);
 }
 
@@ -250,7 +240,6 @@ static void a_page_of_the_own_shard_that_found_no_room_comes_back(void **state)
 	struct shard *shard = node[HOLDER].control.shard;
 	uint32_t other;
 
-	(void)state;
 	open_with_pages();
 	other = node[0].control.ref;
 	for (unsigned k = 0; k < 8u * BUCKET_ENTRIES << shard->bits; k++) {
@@ -275,7 +264,6 @@ static void a_page_of_the_own_shard_that_found_no_room_comes_back(void **state)
 
 static void pages_that_change_while_they_are_shown_keep_their_entries(void **state)
 {
-	(void)state;
 	open_with_pages();
 	for (unsigned turn = 0; turn < 20; turn++) {
 		for (unsigned i = 0; i < 2; i++)

@@ -61,7 +61,6 @@ static void a_member_is_suspect_by_what_it_does_not_answer(void **state)
 		{{.linked = true, .unserved_before = true, .paused = true}, SUSPECT_UNSERVED},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct suspect_evidence evidence = cases[i].evidence;
 
@@ -77,7 +76,6 @@ static void a_member_is_suspect_by_what_it_does_not_answer(void **state)
 
 static void a_publish_waits_for_each_owner_that_is_not_suspect(void **state)
 {
-	(void)state;
 	assert_int_equal(publish_judge(0, 0, 0), PUBLISH_WHOLE);
 	assert_int_equal(publish_judge(2, 0, 0), PUBLISH_WHOLE);
 	assert_int_equal(publish_judge(1, 1, 0), PUBLISH_WAIT);
@@ -95,7 +93,6 @@ static void a_publish_waits_for_each_owner_that_is_not_suspect(void **state)
 
 static void a_set_waits_once_for_a_member_that_does_not_serve(void **state)
 {
-	(void)state;
 	open_nodes(1, DEAD_MS, 2);
 	mute_join();
 	publish(0, 100, 2000);
@@ -128,7 +125,6 @@ static void a_set_waits_once_for_a_member_that_does_not_serve(void **state)
 /* The link is closed and dialled again: that alone is no answer. */
 static void a_new_link_does_not_refute_the_suspicion(void **state)
 {
-	(void)state;
 	open_nodes(1, DEAD_MS, 2);
 	mute_join();
 	publish(0, 10, 2000);
@@ -146,7 +142,6 @@ static void without_any_owner_that_serves_a_set_fails_without_waiting(void **sta
 {
 	uint64_t keys[2], found = 0;
 
-	(void)state;
 	open_nodes(1, DEAD_MS, 1);
 	mute_join();
 	for (uint64_t k = 0; found < 2; k++)
@@ -174,7 +169,6 @@ static void without_any_owner_that_serves_a_set_fails_without_waiting(void **sta
 
 static void a_set_does_not_wait_for_a_member_that_is_silent(void **state)
 {
-	(void)state;
 	open_nodes(2, DEAD_MS, 2);
 	node[1].stalled = true;
 	nodes_run(400);
@@ -195,7 +189,6 @@ static void clients_see_that_an_idle_member_falls_silent_is_heard_again_and_dies
 {
 	uint32_t ref;
 
-	(void)state;
 	open_nodes(2, DEAD_MS, 2);
 	ref = node[1].control.ref;
 	for (unsigned round = 0; round < 3; round++) {
@@ -215,7 +208,6 @@ static void clients_see_that_an_idle_member_falls_silent_is_heard_again_and_dies
 
 static void an_engine_that_stood_still_suspects_no_other(void **state)
 {
-	(void)state;
 	open_nodes(2, DEAD_MS, 2);
 	for (unsigned round = 0; round < 5; round++) {
 		publish(round * 100, 100, 5000);

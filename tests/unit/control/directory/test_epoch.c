@@ -50,7 +50,6 @@ static void what_one_raises_all_have(void **state)
 	struct page_key before, other;
 	uint64_t epoch;
 
-	(void)state;
 	open_nodes(3);
 	before = key_in(1, GROUP);
 	other = key_in(1, GROUP + 1);
@@ -68,7 +67,6 @@ static void the_higher_one_holds_in_whichever_order_they_come(void **state)
 {
 	uint64_t first, second;
 
-	(void)state;
 	open_nodes(3);
 	first = epoch_raise(&node[0].control, &(uint32_t){GROUP});
 	second = epoch_raise(&node[1].control, &(uint32_t){GROUP});
@@ -87,7 +85,6 @@ static void a_door_opens_with_the_epochs_of_a_member(void **state)
 {
 	uint64_t epoch;
 
-	(void)state;
 	open_nodes(3);
 	node[1].keep_ref = node[1].control.ref;
 	node_close(1);
@@ -107,7 +104,6 @@ static void a_member_that_was_cut_off_hears_what_was_raised(void **state)
 {
 	uint64_t epoch;
 
-	(void)state;
 	open_nodes(2);
 	node[1].stalled = true;
 	assert_true(nodes_until(sees_count(0, 1), 4 * DEAD_MS));
@@ -123,7 +119,6 @@ static void a_hello_that_lacks_an_epoch_is_answered(void **state)
 	uint64_t epoch;
 	int fd;
 
-	(void)state;
 	open_nodes(1);
 	fd = raw_open(0);
 	nodes_run(50);
@@ -141,7 +136,6 @@ static void a_door_without_another_engine_opens_in_time(void **state)
 {
 	uint64_t began_ns = clock_now_ns();
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_false(node[0].control.door_shut);
 	node[0].stalled = true;
@@ -157,7 +151,6 @@ static void a_full_table_raises_all(void **state)
 {
 	uint32_t group;
 
-	(void)state;
 	open_nodes(2);
 	for (group = 0; group < EPOCHS_MAX; group++)
 		assert_int_not_equal(epoch_raise(&node[0].control, &(uint32_t){group}), 0);
@@ -182,7 +175,6 @@ static void epochs_out_of_range_are_not_taken(void **state)
 	const Pc__Message message = message_of(PC__MESSAGE__BODY_EPOCHS, &body);
 	int fd;
 
-	(void)state;
 	open_nodes(1);
 	fd = raw_open(0);
 	raw_hello(fd, "liar", 0x500000001, 9, NULL);
@@ -205,7 +197,6 @@ static void directories_of_the_disk_keep_them(void **state)
 	uint64_t epoch;
 	FILE *file;
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	snprintf(node[0].settings.disk_paths, sizeof(node[0].settings.disk_paths), "%s", folder);
 	open_nodes(1);

@@ -39,7 +39,6 @@ static void a_list_has_the_addresses_of_the_others(void **state)
 	struct json_object *answer = parsed(list_text);
 	static struct etcd_list list;
 
-	(void)state;
 	assert_non_null(answer);
 	assert_null(etcd_error(answer));
 	etcd_list(answer, &keys, 7, &list);
@@ -57,7 +56,6 @@ static void requests_are_what_etcd_expects(void **state)
 {
 	char *text;
 
-	(void)state;
 	text = etcd_ask_list(&keys);
 	assert_string_equal(text,
 		"{\"key\":\"L3BlZXJjYWNoZS9kZWZhdWx0Lw==\",\"range_end\":"
@@ -84,7 +82,6 @@ static void leases_tokens_and_errors_are_found(void **state)
 	struct json_object *answer = parsed("{\"result\":{\"ID\":\"3\",\"TTL\":\"60\"}}\n");
 	char *token;
 
-	(void)state;
 	assert_int_equal(etcd_lease_seconds(answer), 60);
 	json_object_put(answer);
 	answer = parsed("{\"result\":{\"ID\":\"3\"}}");
@@ -115,7 +112,6 @@ static void other_shapes_are_answers_without_content(void **state)
 		"{\"result\":{\"TTL\":60}}", "{\"result\":{\"TTL\":\"x\"}}",
 		"{\"kvs\":[[[[[[[[[[[[]]]]]]]]]]]]}"};
 
-	(void)state;
 	assert_null(etcd_error(NULL));
 	assert_null(etcd_token(NULL));
 	for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -139,7 +135,6 @@ static void a_list_that_is_too_long_is_cut(void **state)
 	struct json_object *answer;
 	static struct etcd_list list;
 
-	(void)state;
 	end += sprintf(end, "{\"kvs\":[");
 	for (unsigned i = 0; i < 1100; i++)
 		end += sprintf(
@@ -158,7 +153,6 @@ static void random_changes_do_no_harm(void **state)
 	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL), objects = 0;
 	char text[sizeof(list_text)];
 
-	(void)state;
 	srandom(seed);
 	print_message("SEED=%u\n", seed);
 	for (unsigned i = 0; i < 20000; i++) {

@@ -20,14 +20,12 @@
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(BEAT_MS, DEAD_MS);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	log_test_capture(NULL, 0);
 	assert_int_equal(qps_alive, 0);
@@ -45,7 +43,6 @@ static void open_agreeing(unsigned count)
 
 static void one_seed_on_either_side_or_both_is_enough(void **state)
 {
-	(void)state;
 	for (unsigned way = 0; way < 3; way++) {
 		nodes_setup(BEAT_MS, DEAD_MS);
 		assert_int_equal(node_open(0, way != 0 ? node_at(1) : NULL), 0);
@@ -62,7 +59,6 @@ static void one_seed_on_either_side_or_both_is_enough(void **state)
 
 static void a_seed_that_starts_later_is_found(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, node_at(1)), 0);
 	nodes_run(200);
 	assert_int_equal(node_open(1, NULL), 0);
@@ -73,7 +69,6 @@ static void a_seed_can_be_a_name(void **state)
 {
 	char seed[64];
 
-	(void)state;
 	snprintf(seed, sizeof(seed), "localhost%s", strchr(node_at(0), ':'));
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, seed), 0);
@@ -84,7 +79,6 @@ static void an_engine_s_own_address_among_the_seeds_is_harmless(void **state)
 {
 	char seeds[256];
 
-	(void)state;
 	snprintf(seeds, sizeof(seeds), "%s,%s,localhost%s", node_at(0), node_at(1),
 		strchr(node_at(0), ':'));
 	assert_int_equal(node_open(0, seeds), 0);
@@ -97,7 +91,6 @@ static void an_engine_s_own_address_among_the_seeds_is_harmless(void **state)
 
 static void an_engine_that_knows_one_member_finds_all(void **state)
 {
-	(void)state;
 	open_agreeing(5);
 	/* Every node has computed the same owners. */
 	for (unsigned i = 1; i < 5; i++) {
@@ -111,7 +104,6 @@ static void an_engine_that_knows_one_member_finds_all(void **state)
 
 static void a_chain_of_seeds_is_one_cluster(void **state)
 {
-	(void)state;
 	for (unsigned i = 5; i-- > 0;)
 		assert_int_equal(node_open(i, i < 4 ? node_at(i + 1) : NULL), 0);
 	assert_true(nodes_until(all_agree(), 3000));
@@ -124,7 +116,6 @@ static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 	struct settings s;
 	struct members *member = calloc(1, sizeof(*member));
 
-	(void)state;
 	settings_default(&s);
 	snprintf(s.cluster_seeds, sizeof(s.cluster_seeds),
 		"10.0.0.1:5, host , [fd00::1]:7,fd00::2,[::1],127.0.0.1");
@@ -152,7 +143,6 @@ static void a_closed_engine_is_off_the_map_at_once(void **state)
 {
 	uint64_t from;
 
-	(void)state;
 	nodes_setup(BEAT_MS, 20000);
 	open_agreeing(3);
 	nodes_run(100);
@@ -166,7 +156,6 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
 {
 	uint64_t from;
 
-	(void)state;
 	open_agreeing(3);
 	node[2].stalled = true;
 	from = clock_now_ns();
@@ -186,7 +175,6 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
  */
 static void an_engine_that_was_stopped_keeps_its_members(void **state)
 {
-	(void)state;
 	open_agreeing(2);
 	nodes_pass(2 * DEAD_MS);
 	/*
@@ -206,7 +194,6 @@ static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 	uint32_t old_ref;
 	uint16_t old_peer;
 
-	(void)state;
 	open_agreeing(3);
 	for (unsigned round = 0; round < 5; round++) {
 		const struct member_record *now;
@@ -228,7 +215,6 @@ static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 
 static void a_member_that_leaves_is_off_the_map_at_once(void **state)
 {
-	(void)state;
 	nodes_setup(BEAT_MS, 20000);
 	open_agreeing(3);
 	member_leave(&node[2].control);
@@ -248,7 +234,6 @@ static void gossip_alone_puts_no_engine_on_the_map(void **state)
 	Pc__Member ghost = PC__MEMBER__INIT;
 	int fd;
 
-	(void)state;
 	open_agreeing(2);
 	ghost.name = "ghost";
 	ghost.incarnation = 0x9999;
@@ -297,7 +282,6 @@ static void an_engine_that_another_one_has_on_its_list_is_found(void **state)
 	Pc__Message message = PC__MESSAGE__INIT;
 	int fd;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(node_open(i, NULL), 0);
 	fd = raw_open(0);
@@ -325,7 +309,6 @@ static void a_dead_incarnation_that_gossip_calls_alive_stays_dead(void **state)
 	char name[16];
 	int fd;
 
-	(void)state;
 	open_agreeing(3);
 	dead.incarnation = node[2].control.incarnation;
 	snprintf(name, sizeof(name), "node-2");
@@ -349,7 +332,6 @@ static void a_name_taken_by_a_live_engine_is_refused(void **state)
 {
 	char said[4096];
 
-	(void)state;
 	open_agreeing(2);
 	log_test_capture(said, sizeof(said));
 	{
@@ -372,7 +354,6 @@ static void an_equal_ref_is_refused(void **state)
 	char said[4096];
 	uint32_t kept;
 
-	(void)state;
 	open_agreeing(2);
 	kept = node[0].control.ref;
 	node[0].control.kept_ref = &kept;
@@ -395,7 +376,6 @@ static void a_second_hello_that_is_no_refusal_closes_the_link(void **state)
 {
 	int fd;
 
-	(void)state;
 	open_agreeing(2);
 	fd = raw_open(0);
 	raw_hello(fd, "raw", 0x77777, 9, NULL);
@@ -413,7 +393,6 @@ static void an_idle_engine_sends_heartbeats_and_probes_and_nothing_else(void **s
 	uint64_t before[3];
 	const unsigned ms = 1000;
 
-	(void)state;
 	open_agreeing(3);
 	nodes_run(300);
 	for (unsigned i = 0; i < 3; i++)

@@ -40,7 +40,6 @@ static void expect_both_refuse(const char *at_0, const char *at_1)
 
 static void another_number_of_replicas_is_refused_by_both_with_both_values(void **state)
 {
-	(void)state;
 	node[1].settings.cluster_replicas = 1;
 	expect_both_refuse(
 		"cluster.replicas = 1 there, 2 here", "cluster.replicas = 2 there, 1 here");
@@ -48,7 +47,6 @@ static void another_number_of_replicas_is_refused_by_both_with_both_values(void 
 
 static void another_cluster_is_refused_by_both_with_both_names(void **state)
 {
-	(void)state;
 	strcpy(node[1].settings.cluster_id, "blue");
 	node[1].settings.cluster_replicas = 4;
 	expect_both_refuse(
@@ -58,7 +56,6 @@ static void another_cluster_is_refused_by_both_with_both_names(void **state)
 
 static void an_engine_joins_after_its_settings_are_made_equal(void **state)
 {
-	(void)state;
 	node[1].settings.cluster_replicas = 1;
 	expect_both_refuse("= 1 there", "= 2 there");
 	node_close(1);
@@ -76,7 +73,6 @@ static void a_refusal_lasts_as_long_as_it_repeats(void **state)
 	struct refusals_report found;
 	uint64_t last_ns;
 
-	(void)state;
 	node[1].settings.cluster_replicas = 1;
 	expect_both_refuse("= 1 there", "= 2 there");
 	node_close(1);
@@ -100,7 +96,6 @@ static void a_reason_of_another_engine_is_bounded_and_printable(void **state)
 	Pc__Message message = PC__MESSAGE__INIT;
 	int fd;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	memset(reason, '\x1b', sizeof(reason) - 1);
 	reason[sizeof(reason) - 1] = '\0';
@@ -131,7 +126,6 @@ static void a_reason_of_another_engine_is_bounded_and_printable(void **state)
  */
 static void a_refused_engine_does_not_separate_the_others(void **state)
 {
-	(void)state;
 	node[2].settings.cluster_replicas = 3;
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
@@ -150,7 +144,6 @@ static void values_with_unprintable_characters_are_not_logged(void **state)
 	Pc__Message message = PC__MESSAGE__INIT;
 	int fd;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	memset(long_text, 'x', sizeof(long_text) - 1);
 	long_text[sizeof(long_text) - 1] = '\0';
@@ -196,7 +189,6 @@ static int raw_open_far(void)
 
 static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	/* makes node 0 act as if it listened on a network address */
 	node[0].control.rpc->loopback = false;
@@ -219,7 +211,6 @@ static void an_engine_on_a_loopback_address_refuses_other_hosts(void **state)
 {
 	int fd;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	fd = raw_open_far();
 	raw_hello(fd, "raw", 0x1234567890, 9, NULL);
@@ -237,7 +228,6 @@ static void gossip_of_loopback_addresses_is_ignored(void **state)
 	uint16_t port;
 	int listener = listen_raw(&port), fd;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	local.name = "local";
 	local.incarnation = 0x9999;
@@ -268,7 +258,6 @@ static void loopback_addresses_are_recognised(void **state)
 	static const char *const other[] = {
 		"128.0.0.1", "10.0.0.1", "126.255.255.255", "::2", "::ffff:10.0.0.1", "host-a"};
 
-	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
 		assert_true(address_text_loopback(loopback[i]));
 		assert_false(address_text_loopback(other[i]));
@@ -282,7 +271,6 @@ static void engines_of_one_host_may_use_its_name(void **state)
 {
 	char name[NAME_BYTES_MAX] = "";
 
-	(void)state;
 	gethostname(name, sizeof(name) - 1);
 	for (unsigned i = 0; i < 2; i++)
 		strcpy(node[i].settings.cluster_address, name);
@@ -298,7 +286,6 @@ static void engines_of_one_host_may_use_its_name(void **state)
 /* Both have soft.link = shm, and are on different hosts. */
 static void shared_memory_that_does_not_reach_is_refused_by_both_with_the_fix(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	node[0].control.members->agreed.links = 1;
@@ -316,7 +303,6 @@ static void rails_of_another_kind_are_refused_by_both_with_both_kinds(void **sta
 		int link;
 	} other[] = {{"soft", LINK_SHM}, {"mlx5_0", LINK_TCP}};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
 		node[i].control.plan.rails = 1;
@@ -344,7 +330,6 @@ static void an_engine_without_rails_takes_the_links_of_the_first_that_has_some(v
 {
 	static const int link[] = {LINK_TCP, LINK_TCP, LINK_SHM};
 
-	(void)state;
 	node[0].bare = true;
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
@@ -367,7 +352,6 @@ static void an_engine_without_rails_takes_the_links_of_the_first_that_has_some(v
 
 static void a_name_that_is_taken_is_logged_once_by_both(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, NULL), 0);
 	strcpy(node[1].control.name, "node-0");
@@ -391,7 +375,6 @@ static void a_name_that_is_taken_is_logged_once_by_both(void **state)
 /* Node 0 refuses node 2, whose name is that of node 1, and tells it so; node 1 is not harmed. */
 static void an_engine_whose_name_a_third_one_has_learns_why_it_is_refused(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
 	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 2000));

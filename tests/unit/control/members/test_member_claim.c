@@ -18,7 +18,6 @@ static int raw = -1;
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(BEAT_MS, DEAD_MS);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
@@ -32,7 +31,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	close(raw);
 	nodes_teardown();
 	assert_int_equal(qps_alive, 0);
@@ -90,7 +88,6 @@ static void a_silent_member_stays_while_it_serves_another_one(void **state)
 	uint32_t ref = node[2].control.ref;
 	uint64_t from_ns;
 
-	(void)state;
 	node[2].stalled = true;
 	run_refuting(4 * DEAD_MS);
 	assert_true(sees(0, 2) && sees(1, 2));
@@ -111,7 +108,6 @@ static void a_member_that_is_heard_again_is_no_longer_kept(void **state)
 {
 	uint32_t ref = node[2].control.ref;
 
-	(void)state;
 	node[2].stalled = true;
 	run_refuting(2 * DEAD_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_members_kept], 1);
@@ -129,7 +125,6 @@ static void a_silent_member_that_serves_none_is_removed_in_time(void **state)
 {
 	uint64_t from_ns = clock_now_ns();
 
-	(void)state;
 	node[2].stalled = true;
 	while (sees(0, 2) && since_ms(from_ns) < 10 * DEAD_MS) {
 		beat();
@@ -145,7 +140,6 @@ static void a_member_s_own_word_voids_no_claim(void **state)
 	uint64_t from_ns = clock_now_ns();
 	const struct member *own = entry_of(RAW_REF);
 
-	(void)state;
 	raw_serves = false;
 	while (sees_count(0, 4) && since_ms(from_ns) < 10 * DEAD_MS) {
 		beat();

@@ -15,7 +15,6 @@
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	log_test_capture(NULL, 0);
 	return 0;
@@ -49,7 +48,6 @@ static void more_engines_than_the_map_holds_are_refused(void **state)
 	int fd[EDGE + 4], listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char said[8192];
 
-	(void)state;
 	nodes_setup(200, 10000);
 	assert_int_equal(node_open(0, NULL), 0);
 	log_test_capture(said, sizeof(said));
@@ -96,7 +94,6 @@ static void an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joi
 {
 	static const char why[] = "the cluster has 16384 engines already";
 
-	(void)state;
 	static_assert(NODES_MAX == 16384, "the text");
 	nodes_setup(200, 1000000);
 	assert_int_equal(node_open(0, NULL), 0);
@@ -127,7 +124,6 @@ static void a_full_engine_visits_its_seed_and_neither_joins(void **state)
 {
 	static const char why[] = "the cluster has 16384 engines already";
 
-	(void)state;
 	nodes_setup(200, 1000000);
 	assert_int_equal(node_open(1, NULL), 0);
 	assert_int_equal(node_open(0, node_at(1)), 0);
@@ -157,7 +153,6 @@ static void node_0_learns_node_1(void)
 
 static void an_engine_that_was_dialled_learns_that_it_finds_no_room(void **state)
 {
-	(void)state;
 	nodes_setup(200, 1000000);
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, NULL), 0);
@@ -175,7 +170,6 @@ static void an_engine_that_was_dialled_learns_that_it_finds_no_room(void **state
 /* The table has no place, which stands for no memory. Each side dials once. */
 static void an_engine_for_which_there_is_no_memory_learns_it(void **state)
 {
-	(void)state;
 	for (unsigned dials = 0; dials < 2; dials++) {
 		nodes_setup(200, 1000000);
 		assert_int_equal(node_open(0, NULL), 0);

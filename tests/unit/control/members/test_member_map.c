@@ -16,14 +16,12 @@
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(BEAT_MS, DEAD_MS);
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	return 0;
 }
@@ -74,7 +72,6 @@ static void readers_find_an_owner_of_each_slot_through_200_changes(void **state)
 	static struct map_reader reader;
 	pthread_t thread;
 
-	(void)state;
 	memset(&reader, 0, sizeof(reader));
 	open_agreeing(2);
 	reader.shared = &node[0].control.status->map;

@@ -7,7 +7,6 @@
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(BEAT_MS, DEAD_MS);
 	raw_serves = false;
 	assert_int_equal(node_open(0, NULL), 0);
@@ -27,7 +26,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		close(played[i].fd);
 	nodes_teardown();
@@ -59,7 +57,6 @@ static void a_removal_needs_a_long_time_without_service_of_any_member(void **sta
 {
 	const uint64_t dead = 3000, removal = suspect_removal_ns(dead);
 
-	(void)state;
 	assert_int_equal(removal, 3500);
 	assert_int_equal(suspect_wait_ns(dead), 1500);
 	/* one that is heard and does not serve, one that is not heard, one that never served */
@@ -76,7 +73,6 @@ static void a_member_that_answers_no_probe_is_removed_although_its_heartbeats_ar
 {
 	unsigned ms;
 
-	(void)state;
 	assert_true(gray->probed > 25);
 	/* A probe that waits for its answer takes no turn. */
 	assert_in_range(gray->padded, gray->probed / PROBE_PAD_EVERY - 1,
@@ -100,7 +96,6 @@ static void a_probe_without_an_answer_makes_suspect_until_it_is_answered(void **
 {
 	unsigned publishes;
 
-	(void)state;
 	assert_int_equal(suspect(gray), SUSPECT_NOT);
 	gray->serves = false;
 	run(LATE_MS);
@@ -121,7 +116,6 @@ static void a_probe_without_an_answer_makes_suspect_until_it_is_answered(void **
 
 static void answers_with_another_serial_or_a_shorter_pad_do_not_count(void **state)
 {
-	(void)state;
 	gray->stale = true;
 	(void)until_on_map(gray, false, 2 * DEAD_MS);
 	other->short_pad = true;
@@ -131,7 +125,6 @@ static void answers_with_another_serial_or_a_shorter_pad_do_not_count(void **sta
 
 static void an_engine_that_stood_still_removes_no_other(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		nodes_pass(5 * DEAD_MS); /* neither this engine nor its members run */
 		run(DEAD_MS / 2);
@@ -144,7 +137,6 @@ static void an_engine_that_stood_still_removes_no_other(void **state)
 
 static void a_member_that_serves_another_one_stays(void **state)
 {
-	(void)state;
 	gray->serves = false;
 	other->refutes = gray;
 	run(3 * DEAD_MS);
@@ -161,7 +153,6 @@ static void a_member_that_serves_another_one_stays(void **state)
 
 static void heartbeats_that_another_one_hears_do_not_count(void **state)
 {
-	(void)state;
 	gray->serves = false;
 	record(other, gray, RECORD_ALIVE, 1);
 	assert_in_range(
@@ -171,7 +162,6 @@ static void heartbeats_that_another_one_hears_do_not_count(void **state)
 /* A member that lies, or that alone does not hear it. */
 static void a_claim_removes_no_member_that_serves(void **state)
 {
-	(void)state;
 	for (uint32_t admission = 1; admission < 20; admission++) {
 		record(other, gray, RECORD_REMOVED, admission);
 		run(LATE_MS);
@@ -186,7 +176,6 @@ static void a_claim_removes_a_member_that_is_heard_no_earlier(void **state)
 {
 	unsigned ms;
 
-	(void)state;
 	gray->mute = true;
 	run(LATE_MS / 2);
 	record(other, gray, RECORD_CLAIMED, entry_of(gray)->admission);
@@ -199,7 +188,6 @@ static void a_claim_that_is_out_of_date_is_corrected(void **state)
 {
 	Pc__Message *m;
 
-	(void)state;
 	record(other, gray, RECORD_CLAIMED, 1);
 	run(LATE_MS);
 	assert_int_equal(entry_of(gray)->admission, 2);
@@ -216,7 +204,6 @@ static void a_claim_that_is_out_of_date_is_corrected(void **state)
 /* What came meanwhile may refute the claim. */
 static void no_claim_ends_while_this_engine_does_not_run(void **state)
 {
-	(void)state;
 	gray->mute = true;
 	run(DEAD_MS * 3 / 4);
 	assert_int_equal(entry_of(gray)->stage, RECORD_CLAIMED);
@@ -233,7 +220,6 @@ static void a_removed_member_comes_back_only_when_it_has_served(void **state)
 {
 	unsigned joined, needs = TRIAL_MS;
 
-	(void)state;
 	for (unsigned k = 0; k < 3; k++, needs *= 2) {
 		removed();
 		joined = (unsigned)node[0].control.counter[COUNTER_members_joined];
@@ -268,7 +254,6 @@ static void a_removed_member_is_sent_heartbeats_and_served_probes_only(void **st
 	Pc__Publish publish = PC__PUBLISH__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	(void)state;
 	entry.key0 = 7;
 	entry.generation = 1;
 	publish.ref = (uint32_t)gray->incarnation;
@@ -292,7 +277,6 @@ static void a_removed_member_is_sent_heartbeats_and_served_probes_only(void **st
 
 static void a_member_that_was_started_again_is_admitted_at_once(void **state)
 {
-	(void)state;
 	removed();
 	gray->incarnation += 0x1000;
 	gray->serves = true;
@@ -306,7 +290,6 @@ static void a_member_that_was_started_again_is_admitted_at_once(void **state)
 static void a_member_that_fell_silent_comes_back_when_it_has_answered_a_probe_of_each_size(
 	void **state)
 {
-	(void)state;
 	gray->mute = true;
 	(void)until_on_map(gray, false, DEAD_MS + LATE_MS);
 	assert_int_equal(unserving(), 0);
@@ -326,7 +309,6 @@ static void a_member_that_fell_silent_comes_back_when_it_has_answered_a_probe_of
 
 static void a_trial_goes_on_for_as_long_as_the_connection(void **state)
 {
-	(void)state;
 	removed();
 	entry_of(gray)->since_ns -= MEMBER_DEAD_NS;
 	run(LATE_MS);
@@ -346,7 +328,6 @@ static void longer_pads_close_the_connection(void **state)
 	Pc__ProbeAck ack = PC__PROBE_ACK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	(void)state;
 	probe.pad = (ProtobufCBinaryData){sizeof(pad), pad};
 	message.body_case = PC__MESSAGE__BODY_PROBE;
 	message.probe = &probe;

@@ -76,7 +76,6 @@ static struct member *entry_of(unsigned i)
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(20, DEAD_MS);
 	assert_int_equal(node_open(0, NULL), 0);
 	control = &node[0].control;
@@ -92,7 +91,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	return 0;
 }
@@ -110,7 +108,6 @@ static void only_neighbours_are_dialled(void **state)
 {
 	unsigned neighbours = 0;
 
-	(void)state;
 	assert_int_equal(control->members->alive, MEMBERS + 1);
 	for (unsigned i = 0; i < MEMBERS; i++) {
 		assert_int_equal(entry_of(i)->neighbour, entry_of(i)->contact->dial != NULL);
@@ -129,7 +126,6 @@ static void few_members_are_dialled_in_one_tick(void **state)
 {
 	unsigned before;
 
-	(void)state;
 	assert_true(take(0, MANY));
 	member_neighbours_choose(control);
 	before = dials();
@@ -163,7 +159,6 @@ static void a_link_that_was_not_requested_is_closed_soon(void **state)
 	struct member *entry;
 	uint64_t now_ns;
 
-	(void)state;
 	assert_true(take(0, MANY));
 	member_neighbours_choose(control);
 	entry = stranger();
@@ -188,7 +183,6 @@ static void only_a_newer_record_is_taken_and_passed_on(void **state)
 {
 	struct member *entry = entry_of(0);
 
-	(void)state;
 	assert_false(entry->changed);
 	assert_true(take_one(RECORD_ALIVE, 3));
 	assert_true(take_one(RECORD_CLAIMED, 2));
@@ -216,7 +210,6 @@ static void that_a_member_left_is_believed_at_once_only_from_itself(void **state
 {
 	struct member *entry = entry_of(0);
 
-	(void)state;
 	assert_true(take_one(RECORD_LEFT, 3));
 	assert_int_equal(entry->state, MEMBER_ALIVE);
 	assert_int_equal(entry->stage, RECORD_CLAIMED);
@@ -233,7 +226,6 @@ static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 {
 	struct member *entry = entry_of(0);
 
-	(void)state;
 	/* Removed elsewhere: here it is claimed first, so that it can be refuted. */
 	assert_true(take_one(RECORD_REMOVED, 3));
 	assert_int_equal(entry->stage, RECORD_CLAIMED);
@@ -269,7 +261,6 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 {
 	struct member *entry = entry_of(0);
 
-	(void)state;
 	member_claim_served(control, entry, PROBE_SMALL);
 	member_claim_served(control, entry, PROBE_PADDED);
 	assert_int_equal(entry->admission, 3);
@@ -307,7 +298,6 @@ static void no_claim_ends_at_the_end_of_a_pause(void **state)
 {
 	struct member *entry = entry_of(0);
 
-	(void)state;
 	assert_true(take_one(RECORD_CLAIMED, 3));
 	entry->contact->claim_until_ns = 1;
 	control->members->probe_ns = net_now() - DEAD_MS * 1000000ull;
@@ -325,7 +315,6 @@ static void a_forged_admission_can_be_refuted(void **state)
 	struct member *entry = entry_of(0);
 	uint32_t before;
 
-	(void)state;
 	for (unsigned round = 0; round < 20; round++) {
 		before = entry->admission;
 		assert_true(take_one(RECORD_CLAIMED, HIGHEST));
@@ -350,7 +339,6 @@ static void so_can_the_first_one_of_a_name(void **state)
 {
 	struct member *entry;
 
-	(void)state;
 	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
 	assert_true(take(MEMBERS, 1));
 	entry = entry_of(MEMBERS);
@@ -376,7 +364,6 @@ static void the_list_comes_in_whole_pages(void **state)
 	struct rpc_link link = {.control = control};
 	unsigned pages = 0;
 
-	(void)state;
 	assert_true(take(0, MANY));
 	ask.n_sums = MEMBER_BUCKETS;
 	ask.sums = sums;
@@ -402,7 +389,6 @@ static void records_that_break_a_rule_end_their_link(void **state)
 {
 	static char long_name[NAME_BYTES_MAX + 1];
 
-	(void)state;
 	memset(long_name, 'x', NAME_BYTES_MAX);
 	assert_false(take_one(RECORD_STATES, 4));
 	assert_false(take_one(RECORD_ALIVE, 0));
@@ -423,7 +409,6 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 	char log[4096] = "";
 	const char *found;
 
-	(void)state;
 	log_test_capture(log, sizeof(log));
 	/* this engine's name, and a ref that is taken */
 	for (unsigned i = 0; i < 10; i++) {
@@ -455,7 +440,6 @@ static void a_flood_of_joins_displaces_no_member(void **state)
 	char log[4096] = "";
 	const char *line;
 
-	(void)state;
 	log_test_capture(log, sizeof(log));
 	for (unsigned round = 0; round < rounds; round++) {
 		for (unsigned i = MEMBERS; i < MEMBERS + FLOOD; i++) {
@@ -487,7 +471,6 @@ static void a_dead_member_that_finds_no_room_is_a_finding_and_stays_dead(void **
 	struct refusals_report found;
 	unsigned alive;
 
-	(void)state;
 	member_take_off_map(control, entry_of(3), "test");
 	alive = control->members->alive;
 	control->members->alive = NODES_MAX;

@@ -58,7 +58,6 @@ static void leaves(unsigned i)
 
 static void two_engines_meet_again_when_all_seeds_are_dead(void **state)
 {
-	(void)state;
 	two_meet(node_at(0));
 	leaves(0);
 	assert_int_equal(kept(1), 0);
@@ -71,7 +70,6 @@ static void two_engines_meet_again_when_all_seeds_are_dead(void **state)
 /* One that ends before its next heartbeat has remembered them, too. */
 static void a_member_is_remembered_before_the_next_heartbeat(void **state)
 {
-	(void)state;
 	node[0].settings.cluster_heartbeat_ms = 60000;
 	assert_int_equal(node_open(0, node_at(1)), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
@@ -81,7 +79,6 @@ static void a_member_is_remembered_before_the_next_heartbeat(void **state)
 
 static void an_engine_without_seeds_meets_its_members_again(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree() && kept(0) == 1, 3000));
@@ -95,7 +92,6 @@ static void engines_that_are_restarted_at_the_same_time_meet_again(void **state)
 {
 	char both[64];
 
-	(void)state;
 	snprintf(both, sizeof(both), "%s,%s", node_at(0), node_at(1));
 	assert_int_equal(node_open(0, DEAD), 0);
 	assert_int_equal(node_open(1, DEAD), 0);
@@ -117,7 +113,6 @@ static void a_member_that_was_away_for_long_is_met_again(void **state)
 {
 	struct member *member;
 
-	(void)state;
 	node[0].remembered = NULL; /* no process keeps its memory */
 	assert_int_equal(node_open(0, DEAD), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
@@ -139,7 +134,6 @@ static void where_no_one_is_any_more_costs_no_line_and_no_finding(void **state)
 {
 	struct seeds_report found;
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree() && kept(0) == 1, 3000));
@@ -160,7 +154,6 @@ static void where_no_one_is_any_more_costs_no_line_and_no_finding(void **state)
 
 static void an_engine_of_another_cluster_is_refused_once_and_dropped(void **state)
 {
-	(void)state;
 	two_meet(node_at(0));
 	node_close(0);
 	node_close(1);
@@ -178,7 +171,6 @@ static void an_engine_of_another_cluster_is_refused_once_and_dropped(void **stat
 /* It is a member that has not been changed yet. */
 static void an_engine_of_the_cluster_that_is_refused_is_tried_again(void **state)
 {
-	(void)state;
 	two_meet(node_at(0));
 	node_close(0);
 	node_close(1);
@@ -196,7 +188,6 @@ static void an_engine_of_the_cluster_that_is_refused_is_tried_again(void **state
 
 static void an_engine_that_belongs_elsewhere_takes_none(void **state)
 {
-	(void)state;
 	two_meet(node_at(0));
 	node_close(0);
 	strcpy(node[0].settings.cluster_id, "blue");
@@ -228,7 +219,6 @@ static void another_program_is_dropped(void **state)
 	uint16_t port;
 	int listener, fd;
 
-	(void)state;
 	two_meet(node_at(0));
 	node_close(1);
 	listener = listen_raw(&port);
@@ -242,7 +232,6 @@ static void another_program_is_dropped(void **state)
 
 static void this_engine_itself_is_dropped(void **state)
 {
-	(void)state;
 	two_meet(node_at(0));
 	node_close(1);
 	remembered_moves((uint16_t)node[0].settings.cluster_port);
@@ -270,7 +259,6 @@ static void a_damaged_element_is_no_address(void **state)
 	struct remembered right;
 	struct control *control = &node[0].control;
 
-	(void)state;
 	two_meet(node_at(0));
 	node_close(1);
 	rpc_quiet(control);
@@ -344,7 +332,6 @@ static void those_that_are_away_make_room(void **state)
 		.settings = &settings, .members = members, .remembered = memory[0]};
 	uint64_t now = net_now();
 
-	(void)state;
 	settings_default(&settings);
 	assert_int_equal(member_table_open(&members->table), 0);
 	for (unsigned i = 0; i < MANY; i++) {

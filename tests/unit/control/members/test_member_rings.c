@@ -58,7 +58,6 @@ static bool has(unsigned of, unsigned wanted)
 
 static void each_member_has_few_neighbours_and_is_theirs(void **state)
 {
-	(void)state;
 	for (unsigned count = 2; count <= COUNT; count = count * 3 / 2 + 1) {
 		build(count, count);
 		for (unsigned i = 0; i < count; i++) {
@@ -76,7 +75,6 @@ static void each_member_has_few_neighbours_and_is_theirs(void **state)
 
 static void neighbours_are_mutual_among_as_many_members_as_there_may_be(void **state)
 {
-	(void)state;
 	hash_all(NODES_MAX, 1);
 	for (unsigned i = 0; i < NODES_MAX; i += NODES_MAX / 8 - 1) {
 		found[0] = member_rings(hash, NODES_MAX, i, neighbour[0]);
@@ -120,7 +118,6 @@ static unsigned reached(unsigned from, const bool *gone)
 /* A quarter of the members fails at once: the others still reach each other. */
 static void the_others_stay_connected(void **state)
 {
-	(void)state;
 	for (unsigned seed = 1; seed <= 20; seed++) {
 		bool gone[COUNT] = {false};
 		unsigned left = COUNT, from = 0;
@@ -142,7 +139,6 @@ static void a_change_moves_few_links(void **state)
 	static unsigned before[COUNT][MEMBER_NEIGHBOURS_MAX], had[COUNT];
 	unsigned changed = 0;
 
-	(void)state;
 	build(COUNT, 3);
 	memcpy(before, neighbour, sizeof(before));
 	memcpy(had, found, sizeof(had));

@@ -24,7 +24,6 @@ static char said[65536];
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&settings, 0, sizeof(settings));
 	settings.cluster_port = 31998;
 	strcpy(settings.cluster_address, "10.0.0.1");
@@ -41,7 +40,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	log_test_capture(NULL, 0);
 	log_test_clock(0);
 	member_table_close(&members->table);
@@ -95,7 +93,6 @@ static void a_silent_seed_is_reported_after_five_seconds_with_its_error(void **s
 {
 	struct seeds_report found;
 
-	(void)state;
 	seeds_watch(&control, START);
 	assert_true(report(START).unmet); /* not ready at once */
 	fails(1, ETIMEDOUT, false);
@@ -122,7 +119,6 @@ static void a_silent_seed_is_reported_after_five_seconds_with_its_error(void **s
 
 static void lines_about_a_seed_come_at_growing_intervals(void **state)
 {
-	(void)state;
 	watch_until(START, START + 24 * 3600 * SECOND);
 	/* 5, 10, ... 2,560 s, then every hour */
 	assert_in_range(lines("seed 10.0.0.2:31998"), 30, 36);
@@ -132,7 +128,6 @@ static void a_seed_that_leads_to_a_member_ends_its_silence(void **state)
 {
 	struct member *member = member_new(&members->table);
 
-	(void)state;
 	assert_true(member_name_set(&members->table, member, "b", "10.0.0.2", 31998));
 	watch_until(START, START + 6 * SECOND);
 	strcpy(members->seed[1].name, "b");
@@ -162,7 +157,6 @@ static void a_seed_that_answers_and_whose_address_does_not_is_named_with_both(vo
 	struct member *member = member_new(&members->table);
 	struct rpc_dial dial = {.fails = 2, .error = EHOSTUNREACH};
 
-	(void)state;
 	assert_true(member_name_set(&members->table, member, "b", "192.168.7.7", 31998));
 	member->state = MEMBER_CANDIDATE;
 	assert_non_null(member_contact(&members->table, member));
@@ -178,7 +172,6 @@ static void what_answers_wrongly_is_told_from_what_does_not_answer(void **state)
 {
 	struct rpc_dial dial = {.owner = &members->seed[1], .seed = true, .host = "head"};
 
-	(void)state;
 	fails(1, ETIMEDOUT, true);
 	assert_string_equal(members->seed[1].why, "it accepts the connection and does not answer");
 	fails(1, ECONNRESET, true);
@@ -198,7 +191,6 @@ static void what_answers_wrongly_is_told_from_what_does_not_answer(void **state)
 
 static void a_refused_seed_is_no_silent_one_and_keeps_the_engine_unready(void **state)
 {
-	(void)state;
 	members->seed[1].refused = members->seed[2].refused = true;
 	watch_until(START, START + 60 * SECOND);
 	assert_int_equal(report(START + 60 * SECOND).silent, 0);
@@ -211,7 +203,6 @@ static void a_refused_seed_is_no_silent_one_and_keeps_the_engine_unready(void **
 
 static void an_engine_whose_seeds_are_itself_is_alone_by_right(void **state)
 {
-	(void)state;
 	memset(members->seed, 0, sizeof(members->seed));
 	strcpy(settings.cluster_seeds, "10.0.0.1:31998, head");
 	assert_int_equal(member_seeds_parse(&settings, members), 2);
@@ -227,7 +218,6 @@ static void an_engine_without_other_seeds_is_not_alone_by_right_while_members_ar
 {
 	struct member *member = member_new(&members->table);
 
-	(void)state;
 	memset(members->seed, 0, sizeof(members->seed));
 	assert_true(member_name_set(&members->table, member, "b", "10.0.0.2", 31998));
 	assert_non_null(member_contact(&members->table, member));
@@ -248,7 +238,6 @@ static void a_source_that_cannot_be_read_is_reported_like_a_seed(void **state)
 	static const struct seed_address none[1];
 	struct seeds_report found;
 
-	(void)state;
 	memset(members->seed, 0, sizeof(members->seed));
 	strcpy(settings.cluster_etcd, "http://10.0.0.9:2379");
 	watch_until(START, START + 6 * SECOND);
@@ -271,7 +260,6 @@ static void a_long_list_of_which_nothing_answers_is_one_line(void **state)
 {
 	static const struct seed_address many[40] = {{"10.0.0.2", 1}};
 
-	(void)state;
 	members->list[SEED_FILE].address = many;
 	members->list[SEED_FILE].count = 40;
 	memset(members->seed, 0, sizeof(members->seed));

@@ -29,7 +29,6 @@ static int raw[SOURCE_JOINS + MORE];
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(20, DEAD_MS);
 	assert_int_equal(node_open(0, NULL), 0);
 	memset(log_text, 0, sizeof(log_text));
@@ -41,7 +40,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < SOURCE_JOINS + MORE; i++)
 		if (raw[i] >= 0)
 			close(raw[i]);
@@ -152,7 +150,6 @@ static void too_many_joins_are_a_finding_on_both_sides(void **state)
 {
 	struct refusals_report found;
 
-	(void)state;
 	for (unsigned i = 0; i < SOURCE_JOINS + MORE; i++)
 		raw_join(i);
 	assert_true(nodes_until(refused() == MORE, 50));
@@ -171,7 +168,6 @@ static void too_many_joins_are_a_finding_on_both_sides(void **state)
 
 static void too_many_joins_are_refused_and_logged_once(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < SOURCE_JOINS + MORE; i++)
 		raw_join(i);
 	assert_true(nodes_until(refused() == MORE, 50));
@@ -184,7 +180,6 @@ static void a_member_that_connects_again_needs_no_room(void **state)
 {
 	int again = raw_open(0);
 
-	(void)state;
 	for (unsigned i = 0; i < SOURCE_JOINS; i++)
 		raw_join(i);
 	assert_true(nodes_until(joined(SOURCE_JOINS), 50));
@@ -196,7 +191,6 @@ static void a_member_that_connects_again_needs_no_room(void **state)
 
 static void more_may_join_later(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < SOURCE_JOINS; i++)
 		raw_join(i);
 	assert_true(nodes_until(joined(SOURCE_JOINS), 40));
@@ -213,7 +207,6 @@ static void one_that_never_answered_is_not_dialled_and_soon_forgotten(void **sta
 {
 	const struct member *entry;
 
-	(void)state;
 	raw_join(0);
 	assert_true(nodes_until(sees_count(0, 2), 50));
 	close(raw[0]);
@@ -231,7 +224,6 @@ static void one_that_did_is_dialled_and_remembered(void **state)
 	const struct member *entry;
 	char name[NAME_BYTES_MAX];
 
-	(void)state;
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree() && sees_count(0, 2), 2000));
 	snprintf(name, sizeof(name), "%s", node[1].control.name);
@@ -247,7 +239,6 @@ static void too_many_new_names_of_one_source_are_ignored_counted_and_logged_once
 {
 	const struct member *entry;
 
-	(void)state;
 	rings_begin();
 	for (unsigned round = 0; round < 3; round++)
 		flood(&liar, round);
@@ -273,7 +264,6 @@ static void too_many_new_names_of_one_source_are_ignored_counted_and_logged_once
 
 static void a_source_may_name_more_later_and_is_logged_again_after_a_quiet_time(void **state)
 {
-	(void)state;
 	rings_begin();
 	flood(&liar, 0);
 	flood(&liar, 1);
@@ -291,7 +281,6 @@ static void a_source_may_name_more_later_and_is_logged_again_after_a_quiet_time(
 
 static void an_engine_that_has_just_started_takes_the_whole_list(void **state)
 {
-	(void)state;
 	node[0].control.members->rings = true;
 	for (unsigned round = 0; round < 3; round++)
 		flood(&liar, round);
@@ -305,7 +294,6 @@ static void invented_names_in_records_are_few_candidates_and_soon_forgotten(void
 	const struct members *member = node[0].control.members;
 	unsigned known = 0;
 
-	(void)state;
 	/* a candidate whose first dial failed makes room for another one */
 	for (unsigned round = 0; round < 10; round++) {
 		flood(&liar, 0);

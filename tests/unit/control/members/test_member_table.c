@@ -42,7 +42,6 @@ static void name_it(struct member *entry, unsigned i, bool moved)
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&table, 0, sizeof(table));
 	memset(model, 0, sizeof(model));
 	memset(alive, 0, sizeof(alive));
@@ -51,7 +50,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	member_table_close(&table);
 	return 0;
 }
@@ -130,7 +128,6 @@ static void members_are_found_as_long_as_they_are_there(void **state)
 {
 	unsigned seed = getenv("SEED") ? (unsigned)atoi(getenv("SEED")) : (unsigned)time(NULL);
 
-	(void)state;
 	print_message("SEED=%u\n", seed);
 	srand(seed);
 	for (unsigned round = 0; round < 20; round++) {
@@ -158,7 +155,6 @@ static void only_a_canonical_ipv4_address_with_the_default_name_is_plain(void **
 	struct member_record record = {.ref = 1};
 	struct member_texts texts;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(given) / sizeof(given[0]); i++) {
 		assert_true(
 			member_text_set(&record, given[i].name, given[i].address, given[i].port));
@@ -176,7 +172,6 @@ static void only_a_canonical_ipv4_address_with_the_default_name_is_plain(void **
 
 static void the_peer_number_that_is_free_longest_is_taken_first(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		join(i);
 	up(0);
@@ -197,7 +192,6 @@ static void the_peer_number_that_is_free_longest_is_taken_first(void **state)
 
 static void memory_follows_use(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 100; i++) {
 		join(i);
 		up(i);
@@ -215,7 +209,6 @@ static void ten_thousand_members_take_62_bytes_each(void **state)
 	const unsigned members = 10000;
 	uint64_t bytes = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < members; i++) {
 		struct member *entry = member_new(&table);
 

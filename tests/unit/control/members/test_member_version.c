@@ -53,7 +53,6 @@ static void another_version_is_refused_and_gets_our_hello(void **state)
 {
 	static const uint32_t versions[] = {OLDER, NEWER, 0, UINT32_MAX};
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		for (unsigned again = 0; again < 5; again++) {
@@ -94,13 +93,11 @@ static void an_engine_of_another_version_that_is_dialled_is_refused(uint32_t ver
 
 static void an_older_engine_that_is_dialled_is_refused(void **state)
 {
-	(void)state;
 	an_engine_of_another_version_that_is_dialled_is_refused(OLDER);
 }
 
 static void a_newer_engine_that_is_dialled_is_refused(void **state)
 {
-	(void)state;
 	an_engine_of_another_version_that_is_dialled_is_refused(NEWER);
 }
 
@@ -113,7 +110,6 @@ static void an_address_that_closes_every_connection_is_logged_once(void **state)
 	uint16_t port;
 	int listener = listen_raw(&port);
 
-	(void)state;
 	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
 	snprintf(at, sizeof(at), "%s closes", seed);
 	assert_int_equal(node_open(0, seed), 0);
@@ -132,7 +128,6 @@ static void an_address_that_closes_every_connection_is_logged_once(void **state)
 /* It asks for its members with a frame of our length; each host is one line. */
 static void a_node_of_peercache_0_8_is_no_engine(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		int fd = raw_open(0);
@@ -148,7 +143,6 @@ static void a_node_of_peercache_0_8_is_no_engine(void **state)
 /* Builds of one wire version compare this hash: it changes only when a line of agreed.def does. */
 static void the_hash_of_the_agreed_values_changes_only_with_them(void **state)
 {
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node[0].control.members->agreed.hash, 0x6765ddf380e52540ull);
 }

@@ -90,7 +90,6 @@ static void ranks_are_the_same_in_every_build(void **state)
 {
 	uint64_t sum = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 64; i++)
 		for (uint32_t slot = 0; slot <= MAP_SLOTS; slot += 997)
 			sum = map_mix(sum + placement_rank(placed_of(i).hash, i % 32, slot));
@@ -103,7 +102,6 @@ static void the_owners_of_a_slot_are_those_with_the_lowest_ranks(void **state)
 	struct placed members[20];
 	struct map_view *view = NULL;
 
-	(void)state;
 	for (unsigned i = 0; i < 20; i++) {
 		members[i] = placed_of(i);
 		members[i].bucket_bits = (uint8_t)(10 + i % 4);
@@ -129,7 +127,6 @@ static void members_own_in_proportion_to_their_weights(void **state)
 {
 	static const unsigned counts[] = {2, 3, 10, 100};
 
-	(void)state;
 	for (unsigned c = 0; c < 4; c++) {
 		struct placed members[100];
 		double weights = 0, worst = 0;
@@ -162,7 +159,6 @@ static void a_lazy_view_has_the_same_owners(void **state)
 	static const unsigned counts[] = {1, 2, 3, 40, OWNERS_MAX};
 	struct placed members[OWNERS_MAX];
 
-	(void)state;
 	for (unsigned c = 0; c < 5; c++)
 		for (unsigned each = 1; each <= REPLICAS_MAX; each++) {
 			unsigned owners;
@@ -209,7 +205,6 @@ static void every_order_of_members_gives_the_same_view(void **state)
 	static struct placed members[MANY], turned[MANY];
 	struct map_view *a = NULL, *b = NULL;
 
-	(void)state;
 	for (unsigned k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
 		for (unsigned i = 0; i < counts[k]; i++) {
 			members[i] = placed_of(i);
@@ -262,13 +257,11 @@ static void random_changes(unsigned rounds, unsigned rounds_few)
 
 static void random_changes_give_the_view_that_one_made_anew_has(void **state)
 {
-	(void)state;
 	random_changes(150, 90);
 }
 
 static void so_they_do_with_the_most_and_the_fewest_owners_per_key(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		replicas = i ? 1 : REPLICAS_MAX;
 		random_changes(41, 40);
@@ -281,7 +274,6 @@ static void what_does_not_change_is_the_same_view(void **state)
 	static struct placed members[MANY];
 	struct map_view *view = NULL, *before;
 
-	(void)state;
 	for (unsigned i = 0; i < MANY; i++)
 		members[i] = placed_of(i);
 	renew(&view, members, 300, false);
@@ -309,7 +301,6 @@ static void one_change_moves_the_entries_of_one_owner(void **state)
 	static const unsigned counts[] = {4, 20, OWNERS_MAX, 1000};
 	static struct placed members[MANY];
 
-	(void)state;
 	for (unsigned i = 0; i < MANY; i++)
 		members[i] = placed_of(i);
 	for (unsigned c = 0; c < 4; c++) {
@@ -337,7 +328,6 @@ static void removing_a_member_moves_only_its_slots(void **state)
 	struct placed members[10];
 	struct map_view *all = NULL, *less = NULL;
 
-	(void)state;
 	for (unsigned i = 0; i < 10; i++)
 		members[i] = placed_of(i);
 	renew(&all, members, 10, true);
@@ -375,7 +365,6 @@ static void a_weight_counts_up_to_a_limit(void **state)
 			      many[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 14, 14, 14},
 			      large[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 12, 13};
 
-	(void)state;
 	assert_int_equal(bits_after(two, 2, 0), 10);
 	assert_int_equal(bits_after(two, 2, 1), 13);
 	assert_int_equal(bits_after(three, 3, 1), 15);
@@ -398,7 +387,6 @@ static void the_largest_weight_does_not_take_nearly_all_slots(void **state)
 	struct placed members[9];
 	unsigned first = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < 9; i++)
 		members[i] = placed_of(i);
 	members[4].bucket_bits = 31;

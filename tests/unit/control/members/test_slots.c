@@ -54,7 +54,6 @@ const struct member_record *__wrap_member_by_peer(const struct control *c, uint1
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(alive, 0, sizeof(alive));
 	memset(&slots, 0, sizeof(slots));
 	memset(&table, 0, sizeof(table));
@@ -72,7 +71,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	map_view_drop(view);
 	view = NULL;
 	free(control.status);
@@ -137,7 +135,6 @@ static void expect_sound(void)
 
 static void members_that_leave_and_come_back_are_counted(void **state)
 {
-	(void)state;
 	join(4, 2);
 	change(2, false, 2);
 	expect_sound();
@@ -151,7 +148,6 @@ static void members_that_leave_and_come_back_are_counted(void **state)
 
 static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < OWNERS_MAX; i++) {
 		alive[i] = true;
 		table.alive++;
@@ -176,7 +172,6 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 /* Both owners of slot 0 die, and members that join need their numbers at once. */
 static void numbers_of_the_dead_are_used_at_once(void **state)
 {
-	(void)state;
 	join(OWNERS_MAX, 2);
 	for (unsigned k = 0; k < 2; k++) {
 		unsigned dead = load(0).member[k].ref - 1;
@@ -196,7 +191,6 @@ static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(voi
 	unsigned changed = 0;
 	uint32_t epoch;
 
-	(void)state;
 	join(2, 1);
 	memcpy(before, control.status->map.slot, sizeof(before));
 	epoch = control.status->map.epoch;

@@ -15,7 +15,6 @@ static struct moments moments;
 
 static int setup(void **state)
 {
-	(void)state;
 	sample_healthy(&s);
 	moments.count = 0;
 	moments_compare(&moments, &s);
@@ -37,7 +36,6 @@ static void nothing_that_happened_is_no_figure(void **state)
 {
 	const struct recent *r = compared();
 
-	(void)state;
 	assert_true(r->seconds == 10);
 	assert_true(r->get_bytes_per_second == 0 && r->evicted_pages_per_second == 0);
 	assert_true(r->get_hit_ratio == -1 && r->exists_hit_ratio == -1);
@@ -53,7 +51,6 @@ static void nothing_that_happened_is_no_figure(void **state)
 /* The engine has just started: its first snapshot is all that there is. */
 static void a_first_snapshot_divides_by_no_time(void **state)
 {
-	(void)state;
 	moments.count = 0;
 	assert_true(compared()->seconds == 0);
 	assert_true(s.recent.engine.get_pages_per_second == 0);
@@ -64,7 +61,6 @@ static void ratios_and_times_are_of_the_last_seconds(void **state)
 {
 	const struct recent *r;
 
-	(void)state;
 	for (unsigned i = 0; i < 99; i++)
 		sample_batch(&s, STATISTICS_GET, 4, i < 33 ? 4 : 0, 70000);
 	sample_batch(&s, STATISTICS_GET, 4, 4, 9000000);
@@ -99,7 +95,6 @@ static void room_is_late_when_slots_and_sets_are(void **state)
 {
 	struct statistics_calls *set = &s.clients.calls[STATISTICS_SET];
 
-	(void)state;
 	s.counter[COUNTER_credits_late] += 7;
 	assert_true(compared()->room_late_pages == 0);
 	set->result[STATISTICS_TIMEOUT] += 5;
@@ -115,7 +110,6 @@ static void poll_cores_tell_their_own_gaps_and_work(void **state)
 {
 	struct poll_core_report *report = &s.poll_core[1].report;
 
-	(void)state;
 	report->busy_ns += 4000000000;
 	report->gaps_long += 3;
 	report->gaps[9] += 3;
@@ -145,7 +139,6 @@ static double value(enum figure_group group, unsigned i, const char *name)
 
 static void values_stand_in_the_order_of_their_names(void **state)
 {
-	(void)state;
 	s.keys = 55;
 	s.rail[1].peers_out = 4;
 	s.poll_core[1].report.gaps_long = 6;

@@ -16,7 +16,6 @@ static struct health health;
 
 static int setup(void **state)
 {
-	(void)state;
 	sample_healthy(&s);
 	moment_make(&s, &s.past);
 	s.past.taken_ns -= MOMENTS_WINDOW_NS;
@@ -57,7 +56,6 @@ static void only(enum finding id, const char *text, enum finding also)
 
 static void a_healthy_engine_has_no_finding(void **state)
 {
-	(void)state;
 	make();
 	assert_int_equal(health.count, 0);
 	assert_int_equal(health_worst(&health), SEVERITY_OK);
@@ -72,7 +70,6 @@ static void a_healthy_engine_has_no_finding(void **state)
 
 static void each_state_of_a_rail_is_one_finding(void **state)
 {
-	(void)state;
 	strcpy(s.rail[1].state, "lost");
 	make();
 	only(FINDING_rail_lost, "rail 1 (mlx5_1) is lost: its NIC died", FINDING_COUNT);
@@ -102,7 +99,6 @@ static void each_state_of_a_rail_is_one_finding(void **state)
 
 static void members_are_named_up_to_a_number_and_then_counted(void **state)
 {
-	(void)state;
 	s.member[2].state = SNAPSHOT_SILENT;
 	s.member[2].state_ms = 2999;
 	make();
@@ -122,7 +118,6 @@ static void members_are_named_up_to_a_number_and_then_counted(void **state)
 
 static void a_seed_that_is_down_has_lost_no_pages(void **state)
 {
-	(void)state;
 	s.member[2].rails = 0;
 	s.member[2].owner.why = SUSPECT_UNSERVED; /* it owns no keys */
 	make();
@@ -146,7 +141,6 @@ static void sample_unmet(struct snapshot *ret)
 
 static void seeds_without_an_answer_are_findings(void **state)
 {
-	(void)state;
 	sample_unmet(&s);
 	make();
 	only(FINDING_seeds_unmet,
@@ -167,7 +161,6 @@ static void seeds_without_an_answer_are_findings(void **state)
 
 static void engines_that_refuse_each_other_are_findings_with_the_reason(void **state)
 {
-	(void)state;
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	strcpy(s.refusals.engine[0].from, "10.0.0.9");
 	strcpy(s.refusals.engine[0].text, "its name is taken");
@@ -185,7 +178,6 @@ static void engines_that_refuse_each_other_are_findings_with_the_reason(void **s
 
 static void memory_that_is_registered_for_long_is_a_finding(void **state)
 {
-	(void)state;
 	s.registering = true;
 	s.uptime_ms = SEED_SILENT_MS - 1;
 	make();
@@ -200,7 +192,6 @@ static void memory_that_is_registered_for_long_is_a_finding(void **state)
 
 static void an_address_of_ipv6_is_written_as_seeds_take_it(void **state)
 {
-	(void)state;
 	s.member[2].state = SNAPSHOT_DOWN;
 	strcpy(s.member[2].address, "fd00::3");
 	s.member[2].state_ms = 1000;
@@ -210,7 +201,6 @@ static void an_address_of_ipv6_is_written_as_seeds_take_it(void **state)
 
 static void counters_that_grew_within_the_window_are_findings(void **state)
 {
-	(void)state;
 	s.counter[COUNTER_credits_refused] += 3;
 	s.clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE] += 4;
 	make();
@@ -271,7 +261,6 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 
 static void another_version_on_the_map_is_a_finding(void **state)
 {
-	(void)state;
 	strcpy(s.member[2].software, "0.2.0");
 	make();
 	only(FINDING_versions_differ,
@@ -304,7 +293,6 @@ static void lose_addresses(void)
 
 static void a_certificate_is_a_finding_14_days_before_its_end(void **state)
 {
-	(void)state;
 	setup(NULL);
 	s.unix_ms = 1700000000999;
 	s.secure_ends_s = 1700000000 + 14 * 86400;
@@ -319,7 +307,6 @@ static void a_certificate_is_a_finding_14_days_before_its_end(void **state)
 
 static void the_states_of_the_engine_are_findings(void **state)
 {
-	(void)state;
 	s.keeper_gone = true;
 	make();
 	only(FINDING_keeper_gone,
@@ -382,7 +369,6 @@ static void the_states_of_the_engine_are_findings(void **state)
 
 static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
 {
-	(void)state;
 	s.member[2].owner.why = SUSPECT_UNLINKED; /* it is asked all the same */
 	make();
 	assert_int_equal(health.count, 0);
@@ -405,7 +391,6 @@ static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
 
 static void an_old_snapshot_means_a_blocked_control_plane(void **state)
 {
-	(void)state;
 	make_at(s.taken_ns + HEALTH_BLOCKED_NS);
 	assert_int_equal(health.count, 0);
 	make_at(s.taken_ns - 1); /* taken after the clock was read */
@@ -420,7 +405,6 @@ static void the_window_is_ten_seconds_whatever_the_jitter(void **state)
 {
 	static struct moments moments;
 
-	(void)state;
 	for (unsigned i = 0; i < 2000; i++) {
 		s.taken_ns += SNAPSHOT_MS * 1000000ull + i * 7919 % 2001 * 1000 - 1000000;
 		moments_compare(&moments, &s);
@@ -441,7 +425,6 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 		{10, 0, 9, 0, "raise disk.segment_bytes"},
 		{10, 5, 5, 2000, "bursts of sets are too large: raise engine.pool_bytes"}};
 
-	(void)state;
 	s.disk.paths = 1;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		moment_make(&s, &s.past);
@@ -488,7 +471,6 @@ static void the_most_important_finding_comes_first(void **state)
 {
 	unsigned kinds = 1;
 
-	(void)state;
 	everything_wrong();
 	s.rails = 4;
 	for (unsigned r = 0; r < s.rails; r++) {
@@ -514,7 +496,6 @@ static void findings_are_bounded(void **state)
 {
 	unsigned lost = 0;
 
-	(void)state;
 	everything_wrong();
 	s.rails = RAILS_MAX;
 	for (unsigned r = 0; r < s.rails; r++)
@@ -533,7 +514,6 @@ static void names_of_any_length_and_content_stay_in_their_line(void **state)
 {
 	static const char hostile[] = "<img src=x onerror=alert(1)>%s%n\"\\";
 
-	(void)state;
 	strcpy(s.member[1].name, hostile);
 	s.member[1].state = SNAPSHOT_DOWN;
 	make();
@@ -573,7 +553,6 @@ static void an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone
 	const struct health_wanted may_be_alone = {.members = 1, .alone = true};
 	char text[384];
 
-	(void)state;
 	sample_unmet(&s);
 	assert_string_equal(not_ready(1, 0),
 		"this engine is alone: none of 2 seed(s) leads to a member (metrics.ready_alone); 10.0.0.9:31998: Connection refused");
@@ -603,7 +582,6 @@ static void an_engine_whose_memory_is_registered_is_not_ready(void **state)
 	const struct health_wanted may_be_alone = {.members = 1, .alone = true};
 	char text[384];
 
-	(void)state;
 	s.registering = true;
 	assert_string_equal(not_ready(1, 0), why);
 	assert_string_equal(
@@ -616,7 +594,6 @@ static void an_engine_whose_memory_is_registered_is_not_ready(void **state)
 
 static void an_engine_that_is_not_ready_says_why(void **state)
 {
-	(void)state;
 	assert_null(not_ready(1, 0));
 	assert_null(not_ready(3, HEALTH_BLOCKED_NS));
 	assert_string_equal(not_ready(4, 0), "3 of 4 members are up (metrics.ready_members)");
@@ -638,7 +615,6 @@ static void an_engine_that_is_not_ready_says_why(void **state)
 
 static void kinds_and_severities_have_names(void **state)
 {
-	(void)state;
 	for (unsigned id = 0; id < FINDING_COUNT; id++)
 		for (unsigned other = 0; other < id; other++)
 			assert_string_not_equal(finding_name(id), finding_name(other));

@@ -19,7 +19,6 @@ static struct history history;
 
 static int setup(void **state)
 {
-	(void)state;
 	sample_healthy(&s);
 	memset(&history, 0, sizeof(history));
 	history_add(&history, &s);
@@ -47,14 +46,12 @@ static void check(const char *condition)
 
 static void a_history_without_points_is_valid(void **state)
 {
-	(void)state;
 	check("h[\"points\"]==[] and h[\"seconds\"]==5 and h[\"columns\"][0]==\"unix_ms\"");
 	check("h[\"columns\"][-1]==\"rail_1_bytes_per_second\" and len(set(h[\"columns\"]))==18");
 }
 
 static void a_point_is_added_every_five_seconds(void **state)
 {
-	(void)state;
 	later(STEP_NS - 1);
 	assert_int_equal(history.count, 0);
 	later(1);
@@ -67,7 +64,6 @@ static void a_point_is_added_every_five_seconds(void **state)
 
 static void rates_are_differences_over_the_time_that_passed(void **state)
 {
-	(void)state;
 	s.clients.get_bytes += 50000000;
 	s.clients.set_bytes += 25000000;
 	s.clients.get_local += 10;
@@ -103,7 +99,6 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 
 static void the_ring_keeps_the_newest_hour(void **state)
 {
-	(void)state;
 	for (unsigned i = 1; i <= HISTORY_POINTS + 10; i++) {
 		s.clients.get_bytes += 5 * i; /* point number i has the rate i */
 		later(STEP_NS);
@@ -118,7 +113,6 @@ static void the_ring_keeps_the_newest_hour(void **state)
 
 static void an_engine_without_pool_and_rails_has_points_too(void **state)
 {
-	(void)state;
 	s.rails = 0;
 	later(STEP_NS);
 	check("p[0][\"pool_used_ratio\"]==-1 and h[\"columns\"][-1]==\"pool_used_ratio\"");

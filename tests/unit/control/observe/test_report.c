@@ -235,7 +235,6 @@ static int setup(void **state)
 		.cluster_id = "blue", .cluster_address = "127.0.0.1"};
 	const struct pool_options options = {.bytes = 4u << 20, .numa_node = -1};
 
-	(void)state;
 	memset(&engine, 0, sizeof(engine));
 	engine.settings = &settings;
 	engine.shard = &shard;
@@ -272,7 +271,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	member_text_clear(&entries[0].record);
 	member_text_clear(&entries[1].record);
 	snapshots_close(engine.snapshots);
@@ -287,7 +285,6 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	size_t bytes;
 	char *text;
 
-	(void)state;
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
@@ -330,7 +327,6 @@ static void a_report_has_what_the_disk_tells_of_each_path(void **state)
 	size_t bytes;
 	char *text;
 
-	(void)state;
 	engine.tier = &tier;
 	tier.options.paths = 2;
 	tier.options.segment_bytes = 100;
@@ -367,7 +363,6 @@ static void a_report_has_the_findings_worst_first(void **state)
 	size_t bytes;
 	char *text;
 
-	(void)state;
 	contacts[1].heard_ns = 1;
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
@@ -392,7 +387,6 @@ static void the_oldest_moment_is_ten_seconds_back(void **state)
 	static struct snapshot s;
 	static struct moments moments;
 
-	(void)state;
 	for (uint64_t i = 1; i <= 30; i++) {
 		s.taken_ns = i * 1000000000;
 		s.counter[COUNTER_entries_dropped] = i;
@@ -415,7 +409,6 @@ static void findings_are_listed_worst_first(void **state)
 #undef FINDING
 	};
 
-	(void)state;
 	for (unsigned i = 1; i < FINDING_COUNT; i++)
 		assert_true(severities[i] <= severities[i - 1]);
 }
@@ -428,7 +421,6 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	static struct member more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
 	struct snapshot *s = snapshots_writing(engine.snapshots);
 
-	(void)state;
 	engine.settings = &beats;
 	for (unsigned i = 2; i < ALL; i++) {
 		struct member *entry =
@@ -464,7 +456,6 @@ static void a_snapshot_tells_that_the_memory_is_being_registered(void **state)
 {
 	struct snapshot *s = snapshots_writing(engine.snapshots);
 
-	(void)state;
 	engine.exporting = true;
 	snapshot_take(&engine, s);
 	assert_true(s->registering);
@@ -480,7 +471,6 @@ static void the_state_of_a_member_is_told(void **state)
 	uint64_t now_ns = net_now();
 	struct snapshot *s = snapshots_writing(engine.snapshots);
 
-	(void)state;
 	engine.settings = &beats;
 	contacts[1].heard_ns = now_ns;
 	snapshot_take(&engine, s);
@@ -518,7 +508,6 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 	size_t bytes;
 	char *text;
 
-	(void)state;
 	named(&entries[1].record, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"", "");
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");

@@ -34,7 +34,6 @@ static void the_reader_sees_whole_snapshots_in_order(void **state)
 	uint64_t last = 0, different = 0;
 	pthread_t thread;
 
-	(void)state;
 	snapshots = snapshots_open();
 	assert_non_null(snapshots);
 	assert_null(snapshots_newest(snapshots));

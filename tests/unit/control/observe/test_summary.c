@@ -21,7 +21,6 @@ static int seed(void **state)
 {
 	const char *given = getenv("SEED");
 
-	(void)state;
 	random_state = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
 	print_message("SEED=%llu\n", (unsigned long long)random_state);
 	return 0;
@@ -67,7 +66,6 @@ static void the_bytes_are_as_they_are_sent(void **state)
 		.dashboard_port = 0x7cfd};
 	struct summary got;
 
-	(void)state;
 	s.calls[SUMMARY_GET].batches = 0xa1;
 	s.calls[SUMMARY_EXISTS].us[SUMMARY_P999] = 0xa3;
 	assert_memory_equal(&s, head, sizeof(head));
@@ -81,7 +79,6 @@ static void a_later_version_is_read_and_its_new_fields_are_ignored(void **state)
 {
 	struct summary s = {.made = 9, .severity = 1, .rails = 2}, got;
 
-	(void)state;
 	memset(s.spare, 0xff, sizeof(s.spare));
 	assert_true(summary_decode((uint8_t *)&s, sizeof(s), &got));
 	memset(s.spare, 0, sizeof(s.spare));
@@ -123,7 +120,6 @@ static void every_value_of_hostile_bytes_is_bounded(void **state)
 	struct summary s;
 	unsigned kept = 0;
 
-	(void)state;
 	memset(data, 0xff, sizeof(data));
 	assert_true(summary_decode(data, sizeof(data), &s));
 	assert_bounded(&s);

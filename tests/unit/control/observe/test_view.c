@@ -29,7 +29,6 @@ static unsigned asks;
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&view, 0, sizeof(view));
 	now_ns = START_NS;
 	asks = 0;
@@ -103,7 +102,6 @@ static void assert_limits(void)
 
 static void a_few_members_are_all_asked_once_a_second(void **state)
 {
-	(void)state;
 	members(3);
 	run(10000 * MS, TICK_NS);
 	assert_limits();
@@ -114,7 +112,6 @@ static void a_few_members_are_all_asked_once_a_second(void **state)
 
 static void at_most_64_of_255_are_asked_in_a_second_and_all_are_seen_in_four(void **state)
 {
-	(void)state;
 	members(255);
 	run(1000 * MS, TICK_NS);
 	assert_int_equal(asks, 64);
@@ -126,7 +123,6 @@ static void at_most_64_of_255_are_asked_in_a_second_and_all_are_seen_in_four(voi
 /* 10 bad ones among 255 are asked every second, the others in turn. */
 static void the_worst_members_are_refreshed_before_the_others(void **state)
 {
-	(void)state;
 	members(255);
 	for (unsigned row = 201; row <= 210; row++)
 		severity(row, row == 205 ? SEVERITY_CRITICAL : SEVERITY_WARNING);
@@ -139,7 +135,6 @@ static void the_worst_members_are_refreshed_before_the_others(void **state)
 
 static void findings_that_are_only_information_do_not_come_first(void **state)
 {
-	(void)state;
 	members(255);
 	severity(255, SEVERITY_INFO);
 	run(1000 * MS, TICK_NS);
@@ -149,7 +144,6 @@ static void findings_that_are_only_information_do_not_come_first(void **state)
 /* When all places could go to bad members, a quarter is kept for the others. */
 static void all_members_are_seen_while_many_are_bad(void **state)
 {
-	(void)state;
 	members(255);
 	for (unsigned row = 128; row <= 255; row++)
 		severity(row, SEVERITY_CRITICAL);
@@ -163,7 +157,6 @@ static void all_members_are_seen_while_many_are_bad(void **state)
 
 static void a_member_that_cannot_be_asked_is_not(void **state)
 {
-	(void)state;
 	members(100);
 	for (unsigned row = 10; row <= 90; row++)
 		view.row[row].can = false;

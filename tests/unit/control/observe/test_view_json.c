@@ -24,7 +24,6 @@ static struct snapshot s;
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&s, 0, sizeof(s));
 	s.taken_ns = NOW_NS;
 	return 0;
@@ -69,7 +68,6 @@ static void expect(const char *holds)
 
 static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void **state)
 {
-	(void)state;
 	summary(member("fine", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	member("new", SNAPSHOT_UP);
 	member("silent", SNAPSHOT_UP)->summary_silent = true;
@@ -110,7 +108,6 @@ static struct snapshot_member *dashboard(const char *name, unsigned state, const
 
 static void a_dashboard_is_named_only_where_it_is_known_to_be(void **state)
 {
-	(void)state;
 	dashboard("v4", SNAPSHOT_UP, "10.0.0.2");
 	dashboard("v6", SNAPSHOT_UP, "fd00::2");
 	dashboard("name", SNAPSHOT_UP, "gpu-1.rack");
@@ -148,7 +145,6 @@ static void others_are_told_of_a_dashboard_only_at_the_address_that_they_have(vo
 {
 	static struct settings settings;
 
-	(void)state;
 	settings = (struct settings){.metrics_port = 31997, .metrics_dashboard = true};
 	snprintf(settings.cluster_address, sizeof(settings.cluster_address), "127.0.0.2");
 	assert_int_equal(told(&settings, "127.0.0.2"), 31997);
@@ -168,7 +164,6 @@ static void hits_are_weighted_by_pages(void **state)
 {
 	struct snapshot_member *a, *b;
 
-	(void)state;
 	summary(member("idle", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	expect("v[\"totals\"][\"get_hit_ratio\"] == -1");
 	summary(a = member("a", SNAPSHOT_UP), SEVERITY_OK, "", 0);
@@ -183,7 +178,6 @@ static void hits_are_weighted_by_pages(void **state)
 
 static void at_most_64_rows_of_many_members_are_shown(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++) {
 		char name[32];
 
@@ -203,7 +197,6 @@ static void names_from_the_network_stay_inside_their_strings(void **state)
 	struct snapshot_member *m =
 		member("<img src=x onerror=\"alert(1)\">\\\x01\xff", SNAPSHOT_UP);
 
-	(void)state;
 	snprintf(m->software, sizeof(m->software), "\",\"x\":\"");
 	expect("len(o) == 1 and o[0].startswith(\"<img src=x onerror=\\\"alert(1)\\\">\") and r[o[0]][\"software\"] == \"\\\",\\\"x\\\":\\\"\"");
 }
@@ -231,7 +224,6 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 {
 	struct summary own;
 
-	(void)state;
 	s.rails = 2;
 	snprintf(s.rail[0].state, sizeof(s.rail[0].state), "up");
 	snprintf(s.rail[1].state, sizeof(s.rail[1].state), "down");
@@ -294,7 +286,6 @@ static void the_window_is_the_last_ten_seconds(void **state)
 	struct control control = {.view = NULL};
 	static struct moments moments;
 
-	(void)state;
 	assert_int_equal(view_open(&control), 0);
 	member("self", SNAPSHOT_UP)->self = true;
 	for (unsigned half = 0; half < 60; half++) {
@@ -320,7 +311,6 @@ static void costs_are_printed(void **state)
 	uint64_t start_ns, end_ns;
 	struct summary got;
 
-	(void)state;
 	clock_start();
 	assert_int_equal(view_open(&control), 0);
 	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++)

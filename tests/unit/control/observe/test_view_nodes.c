@@ -116,7 +116,6 @@ static void a_link_gets_one_answer_in_half_a_second(void **state)
 	Pc__Message message = PC__MESSAGE__INIT;
 	int fd;
 
-	(void)state;
 	setup_raw();
 	fd = raw_member();
 	message.body_case = PC__MESSAGE__BODY_SUMMARY_ASK;
@@ -141,7 +140,6 @@ static void a_summary_that_was_not_requested_is_ignored(void **state)
 {
 	int fd;
 
-	(void)state;
 	setup_raw();
 	fd = raw_member();
 	say_summary(fd, SUMMARY_BYTES, 1);
@@ -163,7 +161,6 @@ static void hostile_bytes_are_bounded_and_a_wrong_length_closes_the_link(void **
 	struct snapshot_member m;
 	int fd;
 
-	(void)state;
 	setup_raw();
 	fd = raw_member();
 	view_run(100);

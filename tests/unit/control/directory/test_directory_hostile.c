@@ -126,6 +126,27 @@ static void a_further_question_takes_the_place_of_the_first(void **state)
 	assert_true(nodes_until(TAILQ_EMPTY(&dir->asked), 1000));
 }
 
+/* Publishes overtake removes that are queued for the owner as a former one. */
+static void an_owner_that_gets_slots_back_before_removes_of_them_is_repaired(void **state)
+{
+	struct owner *owner;
+
+	open_with_pages();
+	assert_int_equal(node_open(HOLDER + 1, node_at(0)), 0);
+	owner = owner_of(holder(), node[0].control.ref);
+	assert_true(nodes_until(
+		all_agree() && sees(HOLDER, HOLDER + 1) && all_found() && !moves_any(holder()),
+		3000));
+	owner->in_flight += BATCHES_MAX; /* nothing is sent to it */
+	assert_true(nodes_until(owner->queued[DIR_REMOVE] > KEYS / 8, 5000));
+	node_close(HOLDER + 1);
+	assert_true(nodes_until(owner->queued[DIR_PUBLISH] > KEYS / 8, 200));
+	owner->in_flight -= BATCHES_MAX;
+	owner_dirty(holder(), owner);
+	holder()->turn.at_ns = UINT64_MAX;
+	assert_true(nodes_until(settled() && all_found(), 9000));
+}
+
 /* HOLDER is done, and the others may publish nothing: a Hello opens a door, which is shut again. */
 static bool settled_while_shut(void)
 {
@@ -171,6 +192,7 @@ int main(void)
 		T(an_owner_that_is_behind_stops_no_turn),
 		T(few_digests_exist_at_a_time),
 		T(a_further_question_takes_the_place_of_the_first),
+		T(an_owner_that_gets_slots_back_before_removes_of_them_is_repaired),
 		T(an_owner_that_may_not_publish_answers_a_digest),
 		T(an_answer_of_before_it_forgot_is_not_believed),
 	};

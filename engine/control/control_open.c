@@ -644,7 +644,7 @@ int control_check(const struct settings *settings, const struct plan *plan, cons
 		{member_seeds_check, 0}, {etcd_check, UNCHECKED_FILES},
 		{secure_check, UNCHECKED_FILES}, {socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET},
 		{client_access_check, 0}, {metrics_port_check, 0},
-		{metrics_token_check, UNCHECKED_FILES}, {memory_check, 0}};
+		{metrics_files_check, UNCHECKED_FILES}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

@@ -68,14 +68,15 @@ commonName = optional
     def key(self, path):
         self.openssl("genpkey", "-algorithm", *self.KEYS, "-out", path)
 
-    def engine(self, folder, name, days=(-1, 30), cluster="default", files=("key", "cert", "ca")):
-        """Writes what cluster.tls_dir of that engine has; days from now on. Returns where the CA
-        keeps the certificate."""
+    def engine(self, folder, name, days=(-1, 30), cluster="default", files=("key", "cert", "ca"),
+               more=""):
+        """Writes what cluster.tls_dir of that engine has; days from now on; `more` alternative
+        names. Returns where the CA keeps the certificate."""
         self.made += 1
         new = os.path.join(self.folder, f"engine{self.made}")
         os.makedirs(new)
         self.key(f"{new}/key.pem")
-        self.write("extensions", f"subjectAltName=URI:peercache:{cluster}/{name}\n")
+        self.write("extensions", f"subjectAltName=URI:peercache:{cluster}/{name}{more}\n")
         self.openssl("req", "-new", "-key", f"{new}/key.pem", "-subj", f"/CN={self.made}", "-out",
                      "request")
         begin, end = (time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + day * 86400))

@@ -211,7 +211,7 @@ struct control {
 	struct moments *moments;
 	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
 	uint64_t watched_ns;
-	uint64_t http_unauthorized; /* requests without the token; written by the metrics thread */
+	uint64_t http_unauthorized; /* without token or TLS; written by the metrics thread */
 };
 
 /*

@@ -10,43 +10,14 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <string.h>
 
 #include "config/secret_file.h"
 #include "config/settings.h"
 #include "config/text_fit.h"
 #include "engine/control/members/etcd_inner.h"
-
-#define KEY_FILE_BYTES 16384
-
-/* The reason of the newest error of OpenSSL on this thread, and forgets all. */
-static const char *tls_reason(void)
-{
-	const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-
-	ERR_clear_error();
-	return reason ? reason : "unknown error";
-}
-
-/* NULL, or what is wrong with the file of the key. */
-static const char *tls_key_use(SSL_CTX *tls, const char *path)
-{
-	char text[KEY_FILE_BYTES];
-	const char *wrong = NULL;
-	int bytes = secret_file_read(path, text, sizeof(text), &wrong);
-	BIO *memory = bytes < 0 ? NULL : BIO_new_mem_buf(text, bytes);
-	EVP_PKEY *key = memory ? PEM_read_bio_PrivateKey(memory, NULL, NULL, (void *)"") : NULL;
-
-	if (bytes >= 0)
-		wrong = key && SSL_CTX_use_PrivateKey(tls, key) == 1 ? NULL : tls_reason();
-	EVP_PKEY_free(key);
-	BIO_free(memory);
-	explicit_bzero(text, sizeof(text));
-	return wrong;
-}
+#include "engine/control/net/secure.h"
 
 static uint64_t etcd_files_version(const struct settings *s)
 {
@@ -65,17 +36,10 @@ int etcd_tls_open(const struct settings *s, SSL_CTX **ret_tls, char *why, size_t
 		wrong = "no memory";
 	else if ((*path ? SSL_CTX_load_verify_file(tls, path)
 			: SSL_CTX_set_default_verify_paths(tls)) != 1)
-		wrong = tls_reason();
+		wrong = secure_reason();
 	if (!wrong && s->cluster_etcd_cert[0]) {
-		setting = "cluster.etcd_cert";
-		path = s->cluster_etcd_cert;
-		if (SSL_CTX_use_certificate_chain_file(tls, path) != 1)
-			wrong = tls_reason();
-	}
-	if (!wrong && s->cluster_etcd_cert[0]) {
-		setting = "cluster.etcd_key";
-		path = s->cluster_etcd_key;
-		wrong = tls_key_use(tls, path);
+		wrong = secure_files_use(tls, s->cluster_etcd_cert, s->cluster_etcd_key, &path);
+		setting = path == s->cluster_etcd_key ? "cluster.etcd_key" : "cluster.etcd_cert";
 	}
 	if (wrong) {
 		text_fit(why, why_bytes, "%s %s: %s", setting, path, wrong);
@@ -115,10 +79,8 @@ struct bufferevent *etcd_tls_stream(SSL_CTX *tls, struct event_base *base, const
 	}
 	stream = bufferevent_openssl_socket_new(
 		base, -1, ssl, BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE);
-	if (stream)
+	if (stream) /* it has freed the session otherwise */
 		bufferevent_openssl_set_allow_dirty_shutdown(stream, 1);
-	else
-		SSL_free(ssl);
 	return stream;
 }
 

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@
 #define SECURE_SOON_US 2000      /* the same while links wait to be verified again */
 #define SECURE_AGAIN_S 60        /* links are verified after the first end of a CA or CRL */
 #define CHAIN_BYTES_MAX 32768
+#define KEY_FILE_BYTES 16384
 static_assert(PSK_WHY_BYTES == CERTIFICATES_WHY_BYTES, "one text");
 #define KEY_ID_BYTES 17 /* an identity as text: 16 hexadecimal digits and the zero */
 /* instead of the number of a key: the other end has named one that is not in the file */
@@ -469,6 +471,45 @@ void secure_reload(struct control *control)
 {
 	if (control->secure)
 		shm_count(&control->secure->asked, 1);
+}
+
+/* ---- files of other ports -------------------------------------------------------------------- */
+
+const char *secure_reason(void)
+{
+	unsigned long first = ERR_peek_error(); /* of the system: others that follow say less */
+	const char *reason = ERR_SYSTEM_ERROR(first)
+				     ? strerror(ERR_GET_REASON(first))
+				     : ERR_reason_error_string(ERR_peek_last_error());
+
+	ERR_clear_error();
+	return reason ? reason : "unknown error";
+}
+
+static const char *key_file_use(SSL_CTX *ctx, const char *path)
+{
+	char text[KEY_FILE_BYTES];
+	const char *wrong = NULL;
+	int bytes = secret_file_read(path, text, sizeof(text), &wrong);
+	BIO *memory = bytes < 0 ? NULL : BIO_new_mem_buf(text, bytes);
+	EVP_PKEY *key = memory ? PEM_read_bio_PrivateKey(memory, NULL, NULL, (void *)"") : NULL;
+
+	if (bytes >= 0)
+		wrong = key && SSL_CTX_use_PrivateKey(ctx, key) == 1 ? NULL : secure_reason();
+	EVP_PKEY_free(key);
+	BIO_free(memory);
+	explicit_bzero(text, sizeof(text));
+	return wrong;
+}
+
+const char *secure_files_use(
+	struct ssl_ctx_st *ctx, const char *chain, const char *key, const char **ret_path)
+{
+	*ret_path = chain;
+	if (SSL_CTX_use_certificate_chain_file(ctx, chain) != 1)
+		return secure_reason();
+	*ret_path = key;
+	return key_file_use(ctx, key);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 
 struct control;
 struct ssl_st;
+struct ssl_ctx_st;
 
 #define SECURE_WHY_BYTES 200
 /* limit of the bytes that a handshake takes from the other end, whatever it sends */
@@ -70,5 +71,16 @@ bool secure_names(struct ssl_st *ssl, const char *cluster, const char *name);
  * Why the last call on the session failed, in words. True: what came is no TLS.
  */
 bool secure_failed(struct ssl_st *ssl, char why[SECURE_WHY_BYTES]);
+
+/* ---- for other ports, any thread ------------------------------------------------------------- */
+
+/*
+ * The context shows the certificates of the file `chain`, which have that key. NULL, or what is
+ * wrong with the file *ret_path, one of the two.
+ */
+const char *secure_files_use(
+	struct ssl_ctx_st *ctx, const char *chain, const char *key, const char **ret_path);
+/* The newest error of OpenSSL on this thread, in words; all are forgotten. */
+const char *secure_reason(void);
 
 #endif

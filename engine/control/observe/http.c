@@ -3,7 +3,9 @@
  * The HTTP server. It parses requests: the request line, then header lines, of which Authorization
  * is kept, and nothing is believed that does not stand in the bytes given. It owns the connections:
  * each goes REQUEST -> RESPONSE -> LINGER and is closed by the client, by its deadline, or to make
- * room for a new one. The thread of the event base; http_parse(): any thread.
+ * room for a new one. With metrics.tls_dir they have TLS 1.3; clients need no certificate. Wrong
+ * files that come later change nothing. The thread of the event base; http_parse(),
+ * http_tls_open(), http_tls_close(): any thread.
  */
 #include "engine/control/observe/http_inner.h"
 
@@ -11,11 +13,14 @@
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <event2/listener.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +29,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "config/log.h"
+#include "config/secret_file.h"
+#include "engine/control/net/secure.h"
 #include "numa/clock.h"
 
 #define HTTP_WATCH_US 250000 /* between two looks at deadlines */
@@ -49,13 +57,94 @@ struct http {
 	struct event_base *base;
 	struct evconnlistener *listener;
 	struct event *watch;
-	struct event *resume; /* accepting goes on */
-	unsigned accepts;     /* since accepting went on */
+	struct event *resume;       /* accepting goes on */
+	unsigned accepts;           /* since accepting went on */
+	const struct http_tls *tls; /* NULL: http */
 	http_answer answer;
+	http_refused refused;
 	void *context;
 	TAILQ_HEAD(, connection) connections; /* least recently active first */
 	unsigned count;
 };
+
+/* ---- https ----------------------------------------------------------------------------------- */
+
+static uint64_t tls_version(const struct http_tls *tls)
+{
+	const char *const path[] = {tls->chain, tls->key};
+
+	return files_version(path, 2);
+}
+
+/* Reads the files. Returns 0, or -EINVAL after logging; nothing has changed then. */
+static int tls_read(struct http_tls *tls)
+{
+	SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+	const char *path = tls->chain, *wrong = "no memory";
+
+	if (ctx && SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) == 1)
+		wrong = secure_files_use(ctx, tls->chain, tls->key, &path);
+	if (wrong) {
+		log_error("metrics.tls_dir: %s: %s", path, wrong);
+		SSL_CTX_free(ctx);
+		return -EINVAL;
+	}
+	SSL_CTX_set_num_tickets(ctx, 0);
+	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
+	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_free(tls->ctx); /* connections keep it */
+	tls->ctx = ctx;
+	log_info("metrics.tls_dir: %s was read", tls->chain);
+	return 0;
+}
+
+int http_tls_open(const char *folder, struct http_tls *ret)
+{
+	*ret = (struct http_tls){.ctx = NULL};
+	if (!*folder)
+		return 0;
+	snprintf(ret->chain, sizeof(ret->chain), "%s/cert.pem", folder);
+	snprintf(ret->key, sizeof(ret->key), "%s/key.pem", folder);
+	ret->version = tls_version(ret);
+	return tls_read(ret);
+}
+
+void http_tls_refresh(struct http_tls *tls)
+{
+	uint64_t version = tls->ctx ? tls_version(tls) : tls->version;
+
+	if (version == tls->version)
+		return;
+	tls->version = version;
+	if (tls_read(tls) < 0)
+		log_error("metrics: the certificate of before is still shown");
+}
+
+void http_tls_close(struct http_tls *tls)
+{
+	SSL_CTX_free(tls->ctx);
+	tls->ctx = NULL;
+}
+
+/* NULL: no memory, and `fd` is the caller's. */
+static struct bufferevent *tls_stream(const struct http *http, int fd)
+{
+	SSL *ssl = SSL_new(http->tls->ctx);
+
+	/* frees it if it fails */
+	return ssl ? bufferevent_openssl_socket_new(
+			     http->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE)
+		   : NULL;
+}
+
+/* Why the handshake has failed; NULL: it has not, or the client left. */
+static const char *tls_wrong(struct bufferevent *stream)
+{
+	unsigned long error = bufferevent_get_openssl_error(stream);
+	bool done = SSL_is_init_finished(bufferevent_openssl_get_ssl(stream));
+
+	return error && !done ? ERR_reason_error_string(error) : NULL;
+}
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -274,6 +363,8 @@ static void http_on_written(struct bufferevent *stream, void *context)
 
 	if (c->state != CONNECTION_RESPONSE)
 		return;
+	if (c->http->tls)
+		(void)SSL_shutdown(bufferevent_openssl_get_ssl(stream));
 	(void)shutdown(bufferevent_getfd(stream), SHUT_WR);
 	connection_enter(c, CONNECTION_LINGER, HTTP_LINGER_MS);
 }
@@ -281,11 +372,15 @@ static void http_on_written(struct bufferevent *stream, void *context)
 static void http_on_event(struct bufferevent *stream, short what, void *context)
 {
 	struct connection *c = context;
+	const char *wrong;
 
-	(void)stream;
+	if (what & BEV_EVENT_CONNECTED)
+		return; /* the handshake of TLS has ended */
 	/* A client that has shut its sending side down still waits for the response. */
-	if (what & BEV_EVENT_EOF && c->state == CONNECTION_RESPONSE)
+	if (what & BEV_EVENT_EOF && c->state == CONNECTION_RESPONSE && !c->http->tls)
 		return;
+	if (c->http->tls && (wrong = tls_wrong(stream)) != NULL)
+		c->http->refused(c->http->context, bufferevent_getfd(stream), wrong);
 	connection_close(c);
 }
 
@@ -317,7 +412,9 @@ static void http_on_accept(struct evconnlistener *listener, evutil_socket_t fd,
 	if (http->count == HTTP_CONNECTIONS_MAX)
 		connection_close(connection_to_lose(http));
 	if (c)
-		c->stream = bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
+		c->stream = http->tls
+				    ? tls_stream(http, fd)
+				    : bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
 	if (!c || !c->stream) {
 		free(c);
 		close(fd);
@@ -399,6 +496,12 @@ int http_open(
 	evconnlistener_set_error_cb(http->listener, http_on_accept_error);
 	*ret_http = http;
 	return 0;
+}
+
+void http_secure(struct http *http, const struct http_tls *tls, http_refused refused)
+{
+	http->tls = tls;
+	http->refused = refused;
 }
 
 void http_close(struct http *http)

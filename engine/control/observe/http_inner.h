@@ -54,6 +54,23 @@ typedef void (*http_answer)(
 /* Takes the listening socket over. 0 or -errno; on failure `fd` is closed. */
 int http_open(
 	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http);
+#define HTTP_TLS_PATH_BYTES 1024
+
+struct http_tls {
+	struct ssl_ctx_st *ctx; /* NULL: http */
+	uint64_t version;       /* of the files */
+	char chain[HTTP_TLS_PATH_BYTES], key[HTTP_TLS_PATH_BYTES];
+};
+
+/* Folder "": http. Returns 0, or -errno after logging. */
+int http_tls_open(const char *folder, struct http_tls *ret);
+/* Reads the files again if they have changed. */
+void http_tls_refresh(struct http_tls *tls);
+void http_tls_close(struct http_tls *tls);
+/* The handshake of a connection has failed; why: in words. */
+typedef void (*http_refused)(void *context, int fd, const char *why);
+/* From now on connections are https. The caller keeps `tls`. */
+void http_secure(struct http *http, const struct http_tls *tls, http_refused refused);
 void http_close(struct http *http);
 unsigned http_connections(const struct http *http);
 

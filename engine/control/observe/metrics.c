@@ -379,7 +379,8 @@ struct metrics {
 	struct event *stops, *turn;
 	struct http *http;
 	struct http_token token;
-	uint64_t denied_ns; /* of the last line in the log about a request without the token */
+	struct http_tls tls;
+	uint64_t denied_ns; /* of the last line in the log about a request that was refused */
 	const struct snapshot *now; /* NULL: none yet */
 	uint64_t seen_ns;           /* of the snapshot that was looked at last */
 	struct history history;
@@ -532,29 +533,48 @@ static void answer_page(struct http_response *ret)
 	answer_whole(ret, "text/html; charset=utf-8");
 }
 
-/* Without the token: 401, counted, and in the log once a minute. */
-static void answer_unauthorized(
-	struct metrics *m, const struct http_request *request, struct http_response *ret)
+/* Counts a refusal. True once a minute: it is to be logged, with that host. */
+static bool metrics_refuse(struct metrics *m, int fd, char ret_host[NAME_BYTES_MAX])
 {
 	uint64_t now_ns = clock_now_ns();
 	struct sockaddr_storage from;
 	socklen_t bytes = sizeof(from);
-	char host[NAME_BYTES_MAX] = "?";
 
 	shm_store64(m->unauthorized, *m->unauthorized + 1);
+	if (m->denied_ns && now_ns - m->denied_ns < METRICS_DENIED_NS)
+		return false;
+	m->denied_ns = now_ns;
+	snprintf(ret_host, NAME_BYTES_MAX, "?");
+	if (getpeername(fd, (struct sockaddr *)&from, &bytes) == 0)
+		(void)getnameinfo((struct sockaddr *)&from, bytes, ret_host, NAME_BYTES_MAX, NULL,
+			0, NI_NUMERICHOST);
+	return true;
+}
+
+static void metrics_refused(void *context, int fd, const char *why)
+{
+	char host[NAME_BYTES_MAX];
+
+	if (metrics_refuse(context, fd, host))
+		log_warn(
+			"metrics: no TLS with %s, which metrics.tls_dir asks for: %s. It needs https://, TLS 1.3 and the CA of the certificate there; http_unauthorized_total has how many more",
+			host, why);
+}
+
+/* Without the token: 401. */
+static void answer_unauthorized(
+	struct metrics *m, const struct http_request *request, struct http_response *ret)
+{
+	char host[NAME_BYTES_MAX];
+
 	ret->headers =
 		"WWW-Authenticate: Basic realm=\"peercache\"\r\nWWW-Authenticate: Bearer\r\n";
 	answer_line(ret, 401,
 		"the token of metrics.token_file is needed: as Authorization: Bearer TOKEN, or as the password of any user");
-	if (m->denied_ns && now_ns - m->denied_ns < METRICS_DENIED_NS)
-		return;
-	m->denied_ns = now_ns;
-	if (getpeername(request->fd, (struct sockaddr *)&from, &bytes) == 0)
-		(void)getnameinfo((struct sockaddr *)&from, bytes, host, sizeof(host), NULL, 0,
-			NI_NUMERICHOST);
-	log_warn(
-		"metrics: a request of %s is refused: it has %s token; give it that of %s, or see http_unauthorized_total for how many more",
-		host, request->authorization[0] ? "a wrong" : "no", m->token.path);
+	if (metrics_refuse(m, request->fd, host))
+		log_warn(
+			"metrics: a request of %s is refused: it has %s token; give it that of %s, or see http_unauthorized_total for how many more",
+			host, request->authorization[0] ? "a wrong" : "no", m->token.path);
 }
 
 static bool path_needs_token(const char *path)
@@ -648,22 +668,28 @@ static int port_open(struct control *control, unsigned number)
 	return 0;
 }
 
-int metrics_token_check(struct control *control)
+int metrics_files_check(struct control *control)
 {
 	const struct settings *s = control->settings;
 	struct http_token token;
+	struct http_tls tls;
 	int rc = http_token_open(s->metrics_token_file, &token);
 
 	explicit_bzero(&token, sizeof(token));
-	if (rc == 0 && s->metrics_token_file[0] && !s->metrics_port)
-		log_warn("metrics.token_file has no effect: metrics.port is 0");
+	if (rc == 0) {
+		rc = http_tls_open(s->metrics_tls_dir, &tls);
+		http_tls_close(&tls);
+	}
+	if (rc == 0 && (s->metrics_token_file[0] || s->metrics_tls_dir[0]) && !s->metrics_port)
+		log_warn("metrics.%s has no effect: metrics.port is 0",
+			s->metrics_tls_dir[0] ? "tls_dir" : "token_file");
 	return rc;
 }
 
 int metrics_port_open(struct control *control)
 {
 	unsigned port = (unsigned)control->settings->metrics_port;
-	int rc = metrics_token_check(control);
+	int rc = metrics_files_check(control);
 
 	control->metrics_fd = -1;
 	return port && rc == 0 ? port_open(control, port) : rc;
@@ -718,6 +744,7 @@ static void metrics_on_turn(evutil_socket_t fd, short what, void *context)
 	(void)what;
 	metrics_refresh(m);
 	http_token_refresh(&m->token);
+	http_tls_refresh(&m->tls);
 }
 
 static void metrics_on_stop(evutil_socket_t fd, short what, void *context)
@@ -750,6 +777,7 @@ static void metrics_free(struct metrics *m)
 		event_base_free(m->base);
 	if (m->stop >= 0)
 		close(m->stop);
+	http_tls_close(&m->tls);
 	explicit_bzero(&m->token, sizeof(m->token));
 	free(m);
 }
@@ -800,6 +828,10 @@ int metrics_open(struct control *control)
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)
 		rc = http_token_open(m->settings->metrics_token_file, &m->token);
+	if (rc == 0)
+		rc = http_tls_open(m->settings->metrics_tls_dir, &m->tls);
+	if (rc == 0 && m->tls.ctx)
+		http_secure(m->http, &m->tls, metrics_refused);
 	if (rc == 0)
 		rc = thread_start(&m->thread, metrics_run, m);
 	if (rc < 0) {

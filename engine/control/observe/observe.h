@@ -72,8 +72,8 @@ void snapshots_publish(struct snapshots *snapshots);
 int metrics_port_open(struct control *control);
 /* Is metrics.address one of this host, for any port? 0 or -errno after logging the reason. */
 int metrics_port_check(struct control *control);
-/* Is metrics.token_file right? Part of metrics_port_open(). 0 or -errno, logged. */
-int metrics_token_check(struct control *control);
+/* Are metrics.token_file and tls_dir right? Part of metrics_port_open(). 0 or -errno, logged. */
+int metrics_files_check(struct control *control);
 void metrics_port_close(struct control *control);
 int metrics_open(struct control *control);
 void metrics_close(struct control *control);

@@ -70,9 +70,10 @@ function wordsOfJudged(cluster) {
     ` of ${cluster.asked} of ${cluster.members} members; the others did not answer`;
 }
 
-/* Where the member's own dashboard is; "": not known. */
+/* Where the member's own dashboard is; "": not known. It has TLS as this page. */
 const linkOfRow = row =>
-  !row.self && /^http:\/\/[\w.:[\]-]+:\d+\/$/.test(row.dashboard || "") ? row.dashboard : "";
+  !row.self && /^http:\/\/[\w.:[\]-]+:\d+\/$/.test(row.dashboard || "") ?
+    row.dashboard.replace("http:", location.protocol) : "";
 
 /* Figures that are too old to count are not shown as if they were true. */
 function clusterRow(row) {

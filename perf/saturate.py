@@ -10,6 +10,7 @@ everything else is real.
 $PEERCACHE_SATURATE_S: seconds of a measurement (1; --quick: 0.4).
 """
 
+import glob
 import json
 import os
 import statistics
@@ -29,6 +30,7 @@ PROCESSES = [1, 2, 4, 8, 16]
 RATES = [25, 50, 100, 200, 400]
 BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
 TRIES = 5  # of a measurement
+WAITED = 0.01  # part of it for which the poll core may wait for a processor that others have
 # Poll cores. On two hardware threads, a second poll core would take the client's thread.
 CORES = 2 if (os.cpu_count() or 1) >= 4 else 1
 DOORBELL_NS, LINE_NS = 80, 30  # what a real port costs the poll core and a software NIC does not
@@ -65,6 +67,8 @@ class Engines:
     """Two engines of `rails` rails. Every measurement includes the time of the poll cores."""
 
     misses = 0  # sum over all measurements
+    patient = True
+    waited = 0  # part of a measurement for which its poll core waited for a processor: the most
     cores = None  # cores that the client may use; None: all
 
     def __init__(self, rails, modelled=True, qps=0, gbps=GBPS, charged=True, validate="auto"):
@@ -105,16 +109,33 @@ class Engines:
         return [sum(c["figures"][f"poll_core_{name}_seconds_total"] for c in cores)
                 for name in ("busy", "spin", "software_nic")]
 
+    def delayed(self):
+        """Seconds for which the reading engine's poll cores were ready and waited for a processor.
+        """
+        found = 0
+        for task in glob.glob(f"/proc/{self.cluster.process[0].pid}/task/*"):
+            with open(task + "/comm", encoding="ascii") as comm, \
+                    open(task + "/schedstat", encoding="ascii") as stat:
+                found += int(stat.read().split()[1]) / 1e9 * comm.read().startswith("pc-poll")
+        return found
+
     def stream(self, *arguments, **more):
-        """stream_once(). A poll core that is preempted inside a NIC when the time is read makes its
-        ports seem faster than they are, so a measurement like that is made again."""
+        """stream_once(), again if a processor was wanted by others: a poll core that is preempted
+        inside a NIC when the time is read makes its ports seem faster than they are, and one that
+        waits for its processor slower. Of several, that in which it waited least."""
+        rows = []
         for _ in range(TRIES):
             got = self.stream_once(*arguments, **more)
-            if got["gbps"] <= self.ceiling * 1.1:
-                Engines.misses += got["misses"]
-                return got
-        raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry at most "
-                         f"{self.ceiling:.1f}: the clock is not that of the modelled ports")
+            rows += [got] if got["gbps"] <= self.ceiling * 1.1 else []
+            if rows and (rows[-1]["waited"] <= WAITED or not Engines.patient):
+                break
+        if not rows:
+            raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry at most "
+                             f"{self.ceiling:.1f}: the clock is not that of the modelled ports")
+        got = min(rows, key=lambda row: row["waited"])
+        Engines.misses += got["misses"]
+        Engines.waited = max(Engines.waited, got["waited"])
+        return got
 
     def stream_once(self, page, in_flight, seconds, clients=1, more=()):
         """Streams batches of 32 through libpeercache; `more`: further options of stream. Rates and
@@ -122,7 +143,7 @@ class Engines:
         `busy`: the share of the poll cores' time, without the software NICs' time, that was spent
         in turns that found work."""
         count = max(BATCH * in_flight, SET_BYTES // page // BATCH * BATCH)
-        before = self.spent()
+        before, delayed = self.spent(), self.delayed()
         got = run_json(f"{size(page)} pages, {in_flight} batches", [
             program("perf/stream"), "--page-bytes", str(page), "--batch", str(BATCH),
             "--in-flight", str(in_flight), "--threads", str(clients), "--seconds", str(seconds),
@@ -131,6 +152,7 @@ class Engines:
             preexec_fn=lambda: self.cores and os.sched_setaffinity(0, self.cores),
             env={**os.environ, "PEERCACHE_SOCKETS": ",".join(self.cluster.sockets)})
         busy, spin, nic = (b - a for a, b in zip(before, self.spent()))
+        got["waited"] = (self.delayed() - delayed) / seconds
         got["busy"] = (busy - nic) / (busy + spin - nic) if busy + spin > nic else 0
         got["wall"] = dict(got)
         for name in ("pages_per_s", "p50_us", "p99_us"):
@@ -255,14 +277,14 @@ def processes(result, counts, seconds):
     ratios = []
     with Engines(8) as engines:
         for count in counts:
-            row = engines.stream(128 << 10, 4, seconds, count, ["--processes"])
+            row = engines.stream(128 << 10, in_flight(128 << 10), seconds, count, ["--processes"])
             ratios.append(row["gbps"] / engines.ceiling)
             result.figure(f"8 x 400G, 128 KiB, {count} process(es) streaming batches of 32: poll "
                           "cores / ceiling", ratios[-1], "ratio", "modelled, charged; the "
                           f"processes share {len(engines.cores or []) or os.cpu_count()} hardware "
                           f"thread(s), {CORES} poll core(s), busy {row['busy']:.0%}, p99 "
-                          f"of a batch {row['p99_us']:.0f} us", (">=", 0.95) if count == 4 else
-                          None)
+                          f"of a batch {row['p99_us']:.0f} us; the poll core waited "
+                          f"{row['waited']:.1%}", (">=", 0.95) if count == 4 else None)
     result.series("saturate-processes", "8 rails, 128 KiB, processes streaming batches of 32",
                   "processes", "part of the ceiling (modelled)", counts,
                   {"engine": ratios, "ceiling": [1] * len(counts)})
@@ -353,6 +375,7 @@ def main():
     options = bench.parse(__doc__)
     rounds, seconds = (1, 0.4) if options.quick else (5, 1)
     seconds = float(os.environ.get("PEERCACHE_SATURATE_S", seconds))
+    Engines.patient = not options.quick
     result = bench.Result("saturate", modelled=True)
     text = f"median of {rounds} runs of {seconds} s"
     # 4 rails on one poll core load it like 8 rails on two.
@@ -382,7 +405,8 @@ def main():
                 "NICs that the poll cores step. The clock of the modelled ports stands still while "
                 "they are stepped, the client's does not: perf/README.md.")
     result.note(f"Pages that were no hit: {Engines.misses}. If the machine preempts a poll core "
-                "for milliseconds, the engine treats its rails as stalled.")
+                "for milliseconds, the engine treats its rails as stalled. It waited for a "
+                f"processor for at most {Engines.waited:.1%} of a measurement.")
     result.write(options.json)
     return 0
 

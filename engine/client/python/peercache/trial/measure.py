@@ -180,6 +180,7 @@ def processes(trial: Trial, engines: Engines) -> Answer:
                      "wrong": sum(f["wrong"] for f in found),
                      "misses": sum(f["misses"] for f in found),
                      "p999_us": max(f["p999_us"] for f in found)})
+    trial.facts["processes"] = rows
     if any(row["wrong"] for row in rows):
         raise Failed("pages had WRONG BYTES", "do not go on with this setup: send us the report")
     misses = sum(row["misses"] for row in rows)

@@ -10,6 +10,7 @@ everything else is real.
 $PEERCACHE_SATURATE_S: seconds of a measurement (1; --quick: 0.4).
 """
 
+import contextlib
 import glob
 import json
 import os
@@ -114,7 +115,7 @@ class Engines:
         """
         found = 0
         for task in glob.glob(f"/proc/{self.cluster.process[0].pid}/task/*"):
-            with open(task + "/comm", encoding="ascii") as comm, \
+            with contextlib.suppress(OSError), open(task + "/comm", encoding="ascii") as comm, \
                     open(task + "/schedstat", encoding="ascii") as stat:
                 found += int(stat.read().split()[1]) / 1e9 * comm.read().startswith("pc-poll")
         return found

@@ -40,7 +40,7 @@ soft/soft-connectx --library soft/libsoftconnectx.so --devices 2 --link roce \\
     peercachectl trial --quick --quiet --json --output trial --pool-bytes 64MiB --minutes 0 \\
     --address 127.0.0.'$2' --peer 127.0.0.'$3' || test $? = 1'
 """
-UNKNOWN = ("no hardware", "--peer", "does not measure", "cannot be read", "isolate", "claim",
+UNKNOWN = ("no hardware", "--peer", "over ssh", "cannot be read", "isolate", "claim",
            "not measured", "software", "as root")
 
 

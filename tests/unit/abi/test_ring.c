@@ -235,7 +235,6 @@ static void no_index_leads_outside_the_slots(void **state)
 
 static void *produce(void *unused)
 {
-	(void)unused;
 	for (uint64_t i = 0; i < ITEMS;) {
 		int32_t room = ring_room(&producer, 1);
 
@@ -279,7 +278,6 @@ struct wide {
  */
 static void *produce_groups(void *unused)
 {
-	(void)unused;
 	for (uint64_t i = 0; i < ITEMS / 100;) {
 		uint32_t of = 1 + (uint32_t)(i * 0x9e3779b97f4a7c15ull >> 40) % GROUP_MAX;
 
@@ -343,7 +341,6 @@ static uint64_t slept;
  */
 static void *sleeper(void *unused)
 {
-	(void)unused;
 	for (uint32_t i = 1; i <= 20000; i++) {
 		shm_store(&flag, 1);
 		shm_fence_sleep();

@@ -51,7 +51,6 @@ static struct pc_channel *ch;
 
 static int rig_setup(void **state)
 {
-	(void)state;
 	fake_start(&fake);
 	pc = NULL;
 	ch = NULL;
@@ -63,7 +62,6 @@ static int rig_setup(void **state)
 
 static int rig_teardown(void **state)
 {
-	(void)state;
 	pc_channel_close(ch);
 	pc_close(pc);
 	fake_stop(&fake);

@@ -23,7 +23,6 @@ static char said[16384];
 
 static int setup(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	log_test_capture(said, sizeof(said));
 	return 0;
@@ -31,7 +30,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	log_test_capture(NULL, 0);
 	return 0;

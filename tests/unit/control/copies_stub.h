@@ -54,7 +54,6 @@ void copies_drain(struct control *control, uint64_t ns)
 
 void drain_counts(const struct control *control, struct drain_counts *ret)
 {
-	(void)control;
 	*ret = (struct drain_counts){.state = DRAIN_NONE};
 }
 
@@ -65,7 +64,6 @@ void copies_forget(struct control *control, const struct page_key *key)
 
 void copies_cleared(struct control *control)
 {
-	(void)control;
 }
 
 void copies_stored(
@@ -76,7 +74,6 @@ void copies_stored(
 
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
-	(void)control;
 	*ret = (struct copies_counts){0};
 }
 

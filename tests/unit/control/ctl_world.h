@@ -106,7 +106,6 @@ void directory_publish(struct control *control, const struct page_key *key,
 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
-	(void)control;
 	directory.on_disk++;
 	directory.page = *page;
 	return true;
@@ -114,7 +113,6 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 
 void directory_disk_opened(struct control *control)
 {
-	(void)control;
 	directory.opened++;
 }
 
@@ -125,7 +123,6 @@ void directory_forgotten(struct control *control, uint32_t ref)
 
 bool directory_busy(const struct control *control)
 {
-	(void)control;
 	return directory.busy;
 }
 
@@ -139,13 +136,11 @@ const struct member_table *members_table(const struct control *c)
 {
 	static const struct member_table none;
 
-	(void)c;
 	return &none;
 }
 
 struct rpc_link *member_link(struct control *c, uint32_t ref)
 {
-	(void)c;
 	peer.link.member = &peer.member;
 	return ref == PEER_REF || ref == peer.ref ? &peer.link : NULL;
 }
@@ -158,7 +153,6 @@ struct rpc_link *member_link_now(const struct control *c, uint32_t ref)
 
 uint32_t member_link_ref(const struct rpc_link *link)
 {
-	(void)link;
 	return peer.ref ? peer.ref : PEER_REF;
 }
 
@@ -224,7 +218,6 @@ void directory_evicted(struct control *control, const struct page_key *key,
 
 const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
 {
-	(void)c;
 	return peer.known && ref == PEER_REF ? &peer.member.record : NULL;
 }
 
@@ -255,7 +248,6 @@ void directory_forget(
 
 void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 {
-	(void)control;
 	directory.touched++;
 	directory.ref = ref;
 	directory.place = place;
@@ -263,7 +255,6 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 
 void client_deny(struct control *control, uint32_t channel, const char *text)
 {
-	(void)channel;
 	assert_non_null(strstr(text, "half of a pool"));
 	control->counter[COUNTER_clients_denied]++;
 }
@@ -451,7 +442,6 @@ static inline int setup(void **state)
 	static struct shard_side side;
 	static struct shard shard;
 
-	(void)state;
 	memset(&control, 0, sizeof(control));
 	shard = (struct shard){.bucket = &bucket, .side = &side};
 	control.shard = &shard;
@@ -484,7 +474,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-	(void)state;
 	promote_close(&control);
 	ctl_close(&control);
 	ctl_free(control.ctl);

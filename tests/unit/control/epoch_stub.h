@@ -7,7 +7,6 @@
 
 uint32_t epochs_version(const struct control *control)
 {
-	(void)control;
 	return 0;
 }
 
@@ -31,7 +30,6 @@ uint64_t epoch_raise_to(struct control *control, uint32_t group, uint64_t epoch)
 
 bool epochs_storing(const struct control *control)
 {
-	(void)control;
 	return false;
 }
 

@@ -108,19 +108,16 @@ int dv_open(const struct dv_options *options, struct dv_device **ret)
 
 int dv_port_look(struct dv_device *device)
 {
-	(void)device;
 	return 0;
 }
 
 void dv_close(struct dv_device *device)
 {
-	(void)device;
 	part(-1);
 }
 
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
-	(void)device;
 	*ret = (struct dv_attributes){0};
 }
 
@@ -161,7 +158,6 @@ int rail_open(const struct rail_options *options, struct rail **ret)
 int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
 	unsigned count, struct poll_core **ret)
 {
-	(void)options;
 	assert_true(count > 0);
 	if (part(1) < 0)
 		return -EAGAIN;
@@ -175,7 +171,6 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
 {
-	(void)core;
 	memset(ret, 0, sizeof(*ret));
 }
 
@@ -317,7 +312,6 @@ int epochs_open(struct control *c, void (*opened)(struct control *control))
 
 void epochs_close(struct control *c)
 {
-	(void)c;
 	note("-epochs");
 	part(-1);
 }
@@ -393,7 +387,6 @@ int device_event_open(struct control *c)
 
 void device_event_close(struct control *c)
 {
-	(void)c;
 }
 
 void conns_stop(struct control *c)
@@ -409,7 +402,6 @@ unsigned conns_outstanding(const struct control *c)
 
 void member_leave(struct control *c)
 {
-	(void)c;
 	note("member_leave");
 }
 
@@ -420,19 +412,16 @@ unsigned member_count(const struct control *c)
 
 void clients_stop(struct control *c)
 {
-	(void)c;
 	note("clients_stop");
 }
 
 void client_counts(const struct control *c, struct client_counts *ret)
 {
-	(void)c;
 	*ret = (struct client_counts){.sessions = world.sessions};
 }
 
 void clients_accept(struct control *c)
 {
-	(void)c;
 }
 
 unsigned clients_turn(struct control *c)
@@ -469,7 +458,6 @@ int copies_open(struct control *c)
 
 void copies_close(struct control *c)
 {
-	(void)c;
 }
 
 unsigned copies_turn(struct control *c)
@@ -479,7 +467,6 @@ unsigned copies_turn(struct control *c)
 
 void copies_stop(struct control *c)
 {
-	(void)c;
 }
 
 bool copies_rest(const struct control *c)
@@ -489,24 +476,20 @@ bool copies_rest(const struct control *c)
 
 void copies_returned(struct control *c)
 {
-	(void)c;
 }
 
 unsigned groups_turn(struct control *c)
 {
-	(void)c;
 	return 0;
 }
 
 unsigned clear_turn(struct control *c)
 {
-	(void)c;
 	return 0;
 }
 
 void clear_close(struct control *c)
 {
-	(void)c;
 }
 
 unsigned ctl_turn(struct control *c)
@@ -516,18 +499,15 @@ unsigned ctl_turn(struct control *c)
 
 void ctl_flush(struct control *c)
 {
-	(void)c;
 }
 
 void ctl_free(struct ctl *ctl)
 {
-	(void)ctl;
 	note("-answers");
 }
 
 void directory_flush(struct control *c)
 {
-	(void)c;
 }
 
 /* ---- helpers --------------------------------------------------------------------------------- */
@@ -539,7 +519,6 @@ static inline int setup(void **state)
 {
 	char err[SETTINGS_ERR_BYTES];
 
-	(void)state;
 	memset(&world, 0, sizeof(world));
 	nic_stub = (struct nic_stub){
 		.mr_register = memory_register, .mr_deregister = memory_deregister};

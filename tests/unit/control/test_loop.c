@@ -20,7 +20,6 @@
 /* members and rpc.c, when the memory is registered */
 int rpc_listen(struct control *c)
 {
-	(void)c;
 	return 0;
 }
 
@@ -31,7 +30,6 @@ void member_seeds_tick(struct control *c, uint64_t now_ns)
 
 int member_seeds_check(struct control *c)
 {
-	(void)c;
 	return 0;
 }
 
@@ -313,7 +311,6 @@ static void an_event_between_the_flag_and_the_sleep_is_seen(void **state)
 
 uint64_t ctl_stored_ns(const struct control *c)
 {
-	(void)c;
 	return world.stored_ns;
 }
 

@@ -359,7 +359,6 @@ void node_done(void *context, uint64_t cookie, enum op_status status)
 {
 	struct node *n = context;
 
-	(void)cookie;
 	n->dones++;
 	n->hits += status == OP_HIT;
 	n->status = status;

@@ -84,14 +84,12 @@ uint32_t rail_stalls(const struct rail *rail)
 
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
-	(void)device;
 	*ret = (struct dv_attributes){
 		.bits_per_second = port_bits_per_second, .hardware = nics_come_back};
 }
 
 int dv_port_look(struct dv_device *device)
 {
-	(void)device;
 	count(&counts[PORT_LOOKS], 1);
 	return __atomic_load_n(&port_look_status, __ATOMIC_SEQ_CST);
 }
@@ -106,8 +104,6 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
 {
 	static uint32_t number;
 
-	(void)device;
-	(void)depth;
 	if (qp_create_status)
 		return qp_create_status;
 	*ret_qp = calloc(1, sizeof(**ret_qp));
@@ -149,20 +145,17 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 
 uint64_t dv_qp_ack_ns(const struct dv_qp *qp)
 {
-	(void)qp;
 	return ack_ns;
 }
 
 int dv_qp_error(struct dv_qp *qp)
 {
-	(void)qp;
 	count(&counts[QPS_ERRORS], 1);
 	return qp_error_status;
 }
 
 int dv_qp_kill(struct dv_qp *qp)
 {
-	(void)qp;
 	count(&counts[QPS_KILLS], 1);
 	return qp_kill_status;
 }
@@ -175,40 +168,34 @@ void dv_qp_destroy(struct dv_qp *qp)
 
 int dv_cut(struct dv_device *device)
 {
-	(void)device;
 	count(&counts[CUTS], 1);
 	return cut_status;
 }
 
 int dv_reopen(struct dv_device *device)
 {
-	(void)device;
 	count(&counts[REOPENS], 1);
 	return __atomic_load_n(&reopen_status, __ATOMIC_SEQ_CST);
 }
 
 int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	(void)device;
 	*ret_mr = (struct dv_mr){.base = memory->base, .length = memory->length, .rkey = 4711};
 	return 0;
 }
 
 int rail_nic_open(struct rail *rail)
 {
-	(void)rail;
 	return __atomic_load_n(&nic_open_status, __ATOMIC_SEQ_CST);
 }
 
 void rail_nic_close(struct rail *rail)
 {
-	(void)rail;
 	count(&counts[NIC_CLOSES], 1);
 }
 
 unsigned clients_lent(const struct control *control)
 {
-	(void)control;
 	return sessions_lent;
 }
 
@@ -222,7 +209,6 @@ int client_memory_renew(struct control *control, unsigned rail, char *why, size_
 
 int dv_event_fd(struct dv_device *device)
 {
-	(void)device;
 	return event_fd;
 }
 
@@ -250,7 +236,6 @@ const char *dv_syndrome(uint8_t syndrome)
 
 void client_memory_release_held(struct control *control)
 {
-	(void)control;
 	regions_retried++;
 }
 
@@ -304,14 +289,12 @@ bool tier_forget(struct control *control, const struct page_key *key)
 
 bool tier_forgets_many(const struct control *control)
 {
-	(void)control;
 	return false;
 }
 
 int warm_epochs_open(
 	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted)
 {
-	(void)control;
 	*ret_adopted = false;
 	return huge_open("epochs", bytes, -1, false, ret_memory);
 }

@@ -81,7 +81,6 @@ unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, uns
 
 struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 {
-	(void)control;
 	*ret_count = 0;
 	return NULL;
 }

@@ -8,19 +8,16 @@
 
 int warm_open(struct control *control)
 {
-	(void)control;
 	return 0;
 }
 
 void warm_close(struct control *control)
 {
-	(void)control;
 }
 
 int warm_pool_open(
 	struct control *control, const struct pool_options *options, struct pool **ret_pool)
 {
-	(void)control;
 	return pool_open(options, ret_pool);
 }
 
@@ -31,19 +28,16 @@ int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bo
 
 int warm_identity(struct control *control)
 {
-	(void)control;
 	return 0;
 }
 
 int warm_begin(struct control *control)
 {
-	(void)control;
 	return 0;
 }
 
 void warm_end(struct control *control)
 {
-	(void)control;
 }
 
 uint32_t warm_owner_new(struct control *control, int segment, int pidfd, uint32_t *process)
@@ -64,24 +58,20 @@ void warm_process_end(struct control *control, uint32_t process)
 
 uint32_t warm_owner_disk(const struct control *control)
 {
-	(void)control;
 	return POOL_OWNER_NONE;
 }
 
 uint32_t warm_owner_copies(const struct control *control)
 {
-	(void)control;
 	return POOL_OWNER_NONE;
 }
 
 void warm_disk_locked(struct control *control)
 {
-	(void)control;
 }
 
 void warm_counts(const struct control *control, struct warm_counts *ret)
 {
-	(void)control;
 	*ret = (struct warm_counts){0};
 }
 

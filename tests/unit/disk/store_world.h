@@ -21,7 +21,6 @@ static uint64_t rng;
 
 static inline int setup(void **state)
 {
-	(void)state;
 	rng = 42;
 	log_level_set(LOG_ERROR);
 	return 0;

@@ -32,7 +32,6 @@ int __wrap_getaddrinfo(
 {
 	struct addrinfo **last = ret;
 
-	(void)host;
 	for (unsigned i = 0; i < ADDRESSES; i++) {
 		int rc = __real_getaddrinfo("192.0.2.1", port, hints, last);
 

@@ -15,7 +15,6 @@
 
 static void *other_thread(void *argument)
 {
-	(void)argument;
 	return (void *)(uintptr_t)(strcmp(dv_error(), "no error") == 0);
 }
 

@@ -96,8 +96,6 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 {
 	va_list arguments;
 
-	(void)site;
-	(void)level;
 	va_start(arguments, format);
 	vsnprintf(stub.log, sizeof(stub.log), format, arguments);
 	va_end(arguments);
@@ -148,9 +146,6 @@ static int stub_query_port(
 #undef ibv_query_port
 int ibv_query_port(struct ibv_context *context, uint8_t number, struct _compat_ibv_port_attr *port)
 {
-	(void)context;
-	(void)number;
-	(void)port;
 	fail_msg("dv/ must not call the compatibility entry ibv_query_port()");
 	return EINVAL;
 }
@@ -394,7 +389,6 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 int ibv_query_qp(
 	struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
 {
-	(void)init;
 	assert_ptr_equal(qp, &stub_qp);
 	assert_int_equal(mask, IBV_QP_TIMEOUT);
 	if (stub_fails())
@@ -420,7 +414,6 @@ static void stub_gid(unsigned at, uint32_t type, const char *text)
  */
 static int stub_setup(void **state)
 {
-	(void)state;
 	memset(&stub, 0, sizeof(stub));
 	stub.fail_errno = ENOMEM;
 	stub.limits = (struct ibv_device_attr){.max_mr_size = UINT64_MAX,
@@ -456,7 +449,6 @@ static int stub_teardown(void **state)
 {
 	static const __typeof__(stub.alive) none;
 
-	(void)state;
 	return memcmp(&stub.alive, &none, sizeof(none)) ? -1 : 0;
 }
 
@@ -504,14 +496,11 @@ static inline void error_has(const char *words)
 #ifndef STUB_EVENTS
 int dv_verbs_event_fd(struct dv_device *device)
 {
-	(void)device;
 	return -EOPNOTSUPP;
 }
 
 int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 {
-	(void)device;
-	(void)ret;
 	return 0;
 }
 #endif

@@ -12,7 +12,6 @@ static char dir[] = "/tmp/peercache-test-XXXXXX";
 /* Makes the folder; the engine's record of claimed cores is in it, too. */
 static int make_dir(void **state)
 {
-	(void)state;
 	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
 }
 
@@ -21,7 +20,6 @@ static inline int drop_dir(void **state)
 {
 	char path[64];
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/cores", dir);
 	unlink(path);
 	return rmdir(dir);
@@ -31,7 +29,6 @@ static inline int drop_tree(void **state)
 {
 	char command[128];
 
-	(void)state;
 	snprintf(command, sizeof(command), "rm -rf '%s'", dir);
 	return system(command);
 }

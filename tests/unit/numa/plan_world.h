@@ -26,7 +26,6 @@ static struct plan p; /* the plan that was computed last */
 
 static inline int start(void **state)
 {
-	(void)state;
 	log_flush();
 	log_test_capture(text, sizeof(text));
 	t = NULL;
@@ -36,7 +35,6 @@ static inline int start(void **state)
 
 static inline int stop(void **state)
 {
-	(void)state;
 	log_test_capture(NULL, 0);
 	topology_close(t);
 	return 0;

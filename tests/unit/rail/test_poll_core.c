@@ -60,7 +60,6 @@ int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *span, const s
 	const struct timespec long_ns = {.tv_sec = 5};
 	int n = sleep_in_kernel(fds, count, span);
 
-	(void)mask;
 	if (n > 0 && span->tv_nsec < 100000000)
 		__atomic_fetch_add(&naps_kicked, 1, __ATOMIC_RELAXED);
 	if (n != 0 || span->tv_nsec < 100000000 || !a_client_waits())
@@ -416,7 +415,6 @@ static void interrupted(int number)
 {
 	const struct timespec span = {.tv_nsec = 20000000};
 
-	(void)number;
 	nanosleep(&span, NULL);
 }
 

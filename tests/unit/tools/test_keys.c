@@ -15,15 +15,11 @@
 
 int ctl_open(const struct ctl_run *ctl, struct pc **ret_pc)
 {
-	(void)ctl;
-	(void)ret_pc;
 	return -ENOTCONN;
 }
 
 int ctl_no_answer(const struct ctl_run *ctl, const char *why)
 {
-	(void)ctl;
-	(void)why;
 	return CTL_NO_ANSWER;
 }
 

@@ -14,13 +14,11 @@
 
 json_object *ctl_report(struct ctl_run *ctl)
 {
-	(void)ctl;
 	return NULL;
 }
 
 void ctl_deadline(const struct ctl_run *ctl)
 {
-	(void)ctl;
 }
 
 int ctl_no_answer(const struct ctl_run *ctl, const char *why)

@@ -49,8 +49,6 @@ static enum pc_result batch_result;
 
 static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -211,7 +209,6 @@ static void *move(void *context)
 	enum pc_result result;
 	struct one o;
 
-	(void)context;
 	while (!shm_load(&stop)) {
 		struct pc_channel *mine = NULL;
 		void *memory = NULL;

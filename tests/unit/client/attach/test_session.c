@@ -26,8 +26,6 @@ static void hook(fake_op_hook *on_op)
 
 static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -508,7 +506,6 @@ static void *register_memory(void *context)
 {
 	void *at;
 
-	(void)context;
 	register_rc = pc_memory_alloc(pc, 4096, &at);
 	if (register_rc == -ETIMEDOUT && !strstr(pc_error(), "did not answer"))
 		register_rc = 0;

@@ -149,7 +149,6 @@ static struct ibv_mr *reg_mr(
 	unsigned n = next_reg();
 	struct ibv_mr *mr = calloc(1, sizeof(*mr));
 
-	(void)pd;
 	assert_int_equal(iova, (uintptr_t)at);
 	assert_int_equal(bytes, 1u << SHIFT);
 	assert_false(access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
@@ -211,7 +210,6 @@ static void *stub_dlsym(void *library, const char *name)
 		{"ibv_is_fork_initialized", (void (*)(void))is_fork_initialized},
 	};
 
-	(void)library;
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
 		if (!strcmp(functions[i].name, name) &&
 			!(world.fork_unknown && !strcmp(name, "ibv_is_fork_initialized")) &&

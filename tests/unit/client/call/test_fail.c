@@ -20,8 +20,6 @@ static unsigned char *memory(size_t bytes)
 
 static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -35,23 +33,16 @@ static uint32_t hold_pages_for_a_minute(struct fake *f, uint32_t rail, const str
 
 static uint32_t hold_everything(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
-	(void)op;
 	return FAKE_HOLD;
 }
 
 static uint32_t rail_0_is_broken(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)op;
 	return rail == 0 ? OP_NIC_ERROR : FAKE_DO;
 }
 
 static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
@@ -64,8 +55,6 @@ static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 {
 	static uint64_t last_ns;
 
-	(void)f;
-	(void)rail;
 	if (op->peer != FAKE_A)
 		return FAKE_DO;
 	a_was_asked++;
@@ -228,7 +217,6 @@ static unsigned char *guard; /* destination of a copy, which cannot be written a
 /* The copy takes a minute. */
 static void pass_a_minute(int number)
 {
-	(void)number;
 	rig_pass_ms(60000);
 	mprotect(guard, 4096, PROT_READ | PROT_WRITE);
 }
@@ -394,8 +382,6 @@ static uint32_t any_status;
 
 static uint32_t answer_any(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? any_status : FAKE_DO;
 }
 

@@ -251,7 +251,6 @@ static void a_repeated_answer_completes_no_other_page(void **state)
 
 static uint32_t nonsense(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PUBLISH ? 77 : op->kind == CTL_REMOVE ? 0x7fffffff : FAKE_DO;
 }
 

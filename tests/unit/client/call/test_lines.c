@@ -180,7 +180,6 @@ static unsigned counted(const unsigned *counter)
 
 static uint32_t count_touch_ops(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	if (op->kind == CTL_TOUCHES) {
 		struct ctl_touches t;
 

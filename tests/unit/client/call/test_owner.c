@@ -25,8 +25,6 @@
 
 static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -45,7 +43,6 @@ static uint64_t named;
 
 static void on_fault(int signal)
 {
-	(void)signal;
 	named = shm_load64(&ch->header->copying);
 	mprotect(guarded, 4096, PROT_READ);
 }

@@ -204,8 +204,6 @@ static void a_page_of_this_host_is_looked_at(void **state)
 
 static uint32_t say_hit(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? OP_HIT : FAKE_DO;
 }
 
@@ -249,8 +247,6 @@ static void runs_wait_for_room_in_an_op_ring(void **state)
 
 static uint32_t hold(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -326,9 +322,6 @@ static uint64_t last_deadline_ns;
 static void note_deadline(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
-	(void)d;
 	if (run->head.kind == OP_RUN)
 		last_deadline_ns = run->head.deadline_ns;
 }
@@ -359,8 +352,6 @@ static void a_page_with_another_location_gets_half_of_the_time(void **state)
 
 static void fail_run(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
 	if (run->head.kind != OP_RUN)
 		return;
 	d->hit = d->stale = 0;

@@ -97,15 +97,11 @@ static void the_second_bucket_counts_only_behind_a_full_first_one(void **state)
 
 static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
 static uint32_t a_is_held(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -113,8 +109,6 @@ static unsigned rail_failures; /* under fake_lock() */
 
 static uint32_t rail_0_fails(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)op;
 	if (rail)
 		return FAKE_DO;
 	rail_failures++;
@@ -188,7 +182,6 @@ static void reads_that_find_no_scratch_slot_wait_for_one(void **state)
 
 static void *die_soon(void *argument)
 {
-	(void)argument;
 	SEEN_SOON(held_count);
 	SEEN_SOON(reads); /* the answer of FAKE_B */
 	fake_die(&fake);

@@ -5,8 +5,6 @@
 
 static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
@@ -124,7 +122,6 @@ static void a_page_of_this_host_is_told_of_by_its_engine_alone(void **state)
 
 static uint32_t nothing_is_told(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PROMOTE ? FAKE_HOLD : FAKE_DO;
 }
 

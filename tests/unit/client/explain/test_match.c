@@ -129,8 +129,6 @@ static void a_page_on_disk_counts_and_one_that_left_this_host_does_not(void **st
 
 static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
@@ -152,8 +150,6 @@ static void keys_whose_owner_cannot_be_asked_are_unknown(void **state)
 /* The members A and B, a holder, leave while the match runs; the channel learns it by an answer. */
 static uint32_t others_leave(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)rail;
-	(void)op;
 	fake_map(f, 1, 1);
 	return OP_PEER_DOWN;
 }

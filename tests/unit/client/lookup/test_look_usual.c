@@ -42,8 +42,6 @@ static unsigned asked[FAKE_NODES]; /* READs of buckets, by node; under fake_lock
 
 static uint32_t count_asked(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	asked[op->peer]++;
 	return FAKE_DO;
 }
@@ -243,8 +241,6 @@ static void of_two_holders_the_better_one_is_remembered(void **state)
 
 static uint32_t a_times_out(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_TIMEOUT : FAKE_DO;
 }
 

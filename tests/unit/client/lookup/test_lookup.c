@@ -12,8 +12,6 @@ static void hook(fake_op_hook *on_op)
 
 static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
@@ -24,8 +22,6 @@ static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 {
 	uint64_t now_ns = clock_monotonic_ns();
 
-	(void)f;
-	(void)rail;
 	if (op->peer != FAKE_A)
 		return FAKE_DO;
 	a_was_asked++;
@@ -36,8 +32,6 @@ static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 
 static uint32_t hold_looks(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_LOOKUP ? FAKE_HOLD : FAKE_DO;
 }
 

@@ -15,7 +15,6 @@ static unsigned reports;
 
 static uint32_t count_reports(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	if (op->kind != CTL_CORRUPT)
 		return FAKE_DO;
 	reported = *op;

@@ -81,8 +81,6 @@ static inline void look_up_all(void)
 
 static inline uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 

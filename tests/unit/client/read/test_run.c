@@ -216,8 +216,6 @@ static unsigned failures;
 /* Every fifth page fails on its first rail. */
 static uint32_t fail_some(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	if (op->kind == OP_PAGE && failures && op->offset / BYTES % 5 == 0) {
 		failures--;
 		return OP_NIC_ERROR;
@@ -288,8 +286,6 @@ static uint32_t refused_place;
 
 static uint32_t refuse_alone(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	if (op->kind == OP_PAGE && op->region == REGION_POOL_0 + place_rail(refused_place) &&
 		op->offset == place_offset(refused_place))
 		return OP_INVALID;
@@ -300,8 +296,6 @@ static uint32_t refuse_alone(struct fake *f, uint32_t rail, const struct op *op)
 static void refuse_run(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
 	if (run->head.kind == OP_RUN && d->status == OP_INVALID)
 		d->hit = d->stale = 0;
 }
@@ -333,8 +327,6 @@ static struct {
 
 static uint32_t note_deadline(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	for (unsigned i = 0; i < COUNT && op->kind == OP_PAGE; i++) {
 		if (!page_key_equal(&op->key, &attempts.key[i]))
 			continue;
@@ -366,7 +358,6 @@ static void deny(struct fake *f, uint32_t rail, const struct fake_run *run, stru
 {
 	static const uint8_t status[] = {OP_HIT, OP_STALE, OP_NIC_ERROR, 200};
 
-	(void)rail;
 	if (run->head.kind != OP_RUN || !failures)
 		return;
 	d->hit = d->stale = 0;
@@ -395,9 +386,6 @@ static uint32_t any_status(struct fake *f, uint32_t rail, const struct op *op)
 	static const uint32_t status[] = {
 		OP_NIC_ERROR, OP_PEER_DOWN, OP_TIMEOUT, OP_STALE, OP_INVALID};
 
-	(void)f;
-	(void)rail;
-	(void)op;
 	return roll(4) ? FAKE_DO : status[roll(5)];
 }
 

@@ -103,7 +103,6 @@ static void lie_about_buckets(
 {
 	unsigned char *to = f->region[run->head.to_region].base + run->head.stride_or_to;
 
-	(void)rail;
 	if (run->head.kind != OP_LOOKUP || !liars)
 		return;
 	liars--;
@@ -151,7 +150,6 @@ static void a_bucket_that_was_not_read_is_not_used(void **state)
 
 static void twice(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)run;
 	for (unsigned k = 0; k < FAKE_CHANNELS; k++)
 		if (f->channel[k].used)
 			fake_done(&f->channel[k], rail, d);
@@ -180,8 +178,6 @@ static void bits_and_answers_without_a_page_change_nothing(void **state)
 static void claim_nothing(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
 	if (run->head.kind != OP_RUN)
 		return;
 	d->hit &= 0x55555555;
@@ -193,8 +189,6 @@ static void claim_nothing(
 static void claim_half(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
 	if (run->head.kind != OP_RUN || !liars)
 		return;
 	liars--;
@@ -218,8 +212,6 @@ static void a_page_without_its_bit_is_read_again(void **state)
 static void claim_both(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
-	(void)f;
-	(void)rail;
 	if (run->head.kind == OP_RUN)
 		d->stale = d->hit;
 }

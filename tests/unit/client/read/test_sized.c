@@ -312,13 +312,11 @@ static void a_batch_of_all_lengths(void **state)
 
 static uint32_t refuse_promotes(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PROMOTE ? OP_INVALID : FAKE_DO;
 }
 
 static void say_length(struct fake *f, struct ctl_done *answer)
 {
-	(void)f;
 	if (answer->kind == CTL_PROMOTE)
 		answer->length = 12345;
 }

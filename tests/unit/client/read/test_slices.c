@@ -34,8 +34,6 @@ static void hook(fake_op_hook *on_op)
 
 static uint32_t note(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
-	(void)rail;
 	if (op->kind == OP_PAGE)
 		seen[op->slice]++;
 	return FAKE_DO;

@@ -14,7 +14,6 @@ static uint32_t status, place, generation;
 
 static uint32_t note_clear(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	if (op->kind != CTL_CLEAR)
 		return FAKE_DO;
 	asked = *op;
@@ -23,7 +22,6 @@ static uint32_t note_clear(struct fake *f, const struct ctl_op *op)
 
 static void answer_clear(struct fake *f, struct ctl_done *answer)
 {
-	(void)f;
 	answer->place = place;
 	answer->generation = generation;
 }

@@ -147,7 +147,6 @@ static uint32_t promote_answer;
 
 static uint32_t answer_promote(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PROMOTE ? promote_answer : FAKE_DO;
 }
 
@@ -202,7 +201,6 @@ static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **sta
 /* The disk of A has the page with another length. */
 static uint32_t differ_at_a(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PROMOTE && op->ref != FAKE_REF(FAKE_B) ? OP_INVALID : FAKE_DO;
 }
 

@@ -108,7 +108,6 @@ static uint32_t first_refuse;
 
 static uint32_t refuse_some(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	if (op->kind != CTL_CREDIT || !first_refuse)
 		return FAKE_DO;
 	first_refuse--;
@@ -184,13 +183,11 @@ static void only_pages_with_a_credit_are_stored(void **state)
 
 static uint32_t hold_credits(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_CREDIT ? FAKE_HOLD : FAKE_DO;
 }
 
 static uint32_t hold_publishes(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PUBLISH ? FAKE_HOLD : FAKE_DO;
 }
 
@@ -334,7 +331,6 @@ static uint32_t note_unit(struct fake *f, const struct ctl_op *op)
 	static uint32_t last[FAKE_RAILS];
 	uint32_t *before = &last[place_rail(op->place)], unit = place_unit(op->place);
 
-	(void)f;
 	if (op->kind == CTL_PUBLISH) {
 		descends |= unit < *before;
 		*before = unit;
@@ -371,7 +367,6 @@ static uint32_t asked_most; /* credits of one request */
 
 static uint32_t note_asked(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	if (op->kind == CTL_CREDIT && op->count > asked_most)
 		asked_most = op->count;
 	return FAKE_DO;

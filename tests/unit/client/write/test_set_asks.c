@@ -14,7 +14,6 @@ static uint32_t head_status, broken_rail;
 
 static uint32_t answer_heads(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)f;
 	if (of_head(op) && (broken_rail == FAKE_RAILS || rail == broken_rail))
 		return head_status;
 	return FAKE_DO;
@@ -86,7 +85,6 @@ static void a_head_is_read_over_another_rail_when_one_fails(void **state)
 /* The holder leaves the map while its heads are READ, and is never back. */
 static uint32_t leave(struct fake *f, uint32_t rail, const struct op *op)
 {
-	(void)rail;
 	if (!of_head(op))
 		return FAKE_DO;
 	if (op->peer == FAKE_B)

@@ -118,7 +118,6 @@ static struct page_key ending[ENDS];
 
 static uint32_t end_each(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	for (unsigned k = 1; op->kind == CTL_PUBLISH && k < ENDS; k++)
 		if (page_key_equal(&op->key, &ending[k]))
 			return ends[k].status;
@@ -211,7 +210,6 @@ static uint16_t wrong_count, wrong_stride;
 
 static void change(struct fake *f, struct ctl_done *answer)
 {
-	(void)f;
 	if (answer->kind != wrong_kind || answer->status != OP_HIT)
 		return;
 	if (answer->kind == CTL_PUBLISH) {
@@ -272,7 +270,6 @@ static void slots_beyond_the_end_of_the_pool_end_the_session(void **state)
 
 static uint32_t hold_publishes(struct fake *f, const struct ctl_op *op)
 {
-	(void)f;
 	return op->kind == CTL_PUBLISH ? FAKE_HOLD : FAKE_DO;
 }
 

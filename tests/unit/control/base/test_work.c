@@ -101,7 +101,6 @@ static void run(struct work *work, unsigned part)
 {
 	struct call *c = (struct call *)work;
 
-	(void)part;
 	__atomic_fetch_add(&begun, 1, __ATOMIC_SEQ_CST);
 	while (__atomic_load_n(&c->blocked, __ATOMIC_SEQ_CST))
 		usleep(1000);
@@ -110,7 +109,6 @@ static void run(struct work *work, unsigned part)
 
 static void was_made(struct work *work)
 {
-	(void)work;
 	done++;
 }
 

@@ -74,7 +74,6 @@ static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool outbox_send(struct control *c, unsigned rail, const struct rail_command *command)
 {
-	(void)c;
 	assert_true(world.commands < 8192);
 	world.command[world.commands] = *command;
 	world.command[world.commands++].spare2 = (uint16_t)rail;
@@ -83,7 +82,6 @@ bool outbox_send(struct control *c, unsigned rail, const struct rail_command *co
 
 bool outbox_empty(const struct control *c)
 {
-	(void)c;
 	return !world.full;
 }
 
@@ -164,7 +162,6 @@ bool ctl_channel_release(struct control *c, struct ctl_channel *channel, bool go
 
 static inline int report(struct control *c, char **ret_text, size_t *ret_bytes)
 {
-	(void)c;
 	*ret_text = strdup("{\"name\":\"x\"}");
 	*ret_bytes = strlen(*ret_text);
 	return 0;
@@ -429,7 +426,6 @@ static inline int setup(void **state)
 {
 	struct rlimit files;
 
-	(void)state;
 	memset(&control, 0, sizeof(control));
 	memset(&world, 0, sizeof(world));
 	nic_stub = (struct nic_stub){
@@ -476,7 +472,6 @@ static inline int teardown(void **state)
 {
 	char command[128];
 
-	(void)state;
 	clients_close(&control);
 	client_socket_close(&control);
 	assert_int_equal(access(settings.engine_socket, F_OK), -1);

@@ -25,7 +25,6 @@ uint32_t __wrap_ctl_later(
 void __wrap_ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done);
 void __wrap_ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done)
 {
-	(void)ctl;
 	assert_true(later < laters);
 	answer[later] = *done;
 	answers++;
@@ -111,7 +110,6 @@ static void a_clear_of_this_host_takes_the_pages_of_the_group(void **state)
 {
 	struct page_key group;
 
-	(void)state;
 	pair_open(300);
 	group = put(0, 7, 1);
 	put(0, 7, 2);
@@ -133,7 +131,6 @@ static void more_clears_than_may_wait_are_refused(void **state)
 {
 	const struct page_key all = {.word = {0}};
 
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned i = 0; i <= CLEARS_MAX; i++)
 		client_clears(CLEAR_ALL, &all, 60000);
@@ -147,7 +144,6 @@ static void a_clear_of_the_cluster_ends_when_all_members_have_it(void **state)
 {
 	struct page_key group;
 
-	(void)state;
 	pair_open(300);
 	for (unsigned i = 0; i < 2; i++) {
 		group = put(i, 7, 1);
@@ -171,7 +167,6 @@ static void a_member_that_has_not_taken_it_at_the_deadline_takes_it_later(void *
 {
 	struct page_key group;
 
-	(void)state;
 	pair_open(60000);
 	group = put(1, 7, 1);
 	node[1].stalled = true;
@@ -191,7 +186,6 @@ static void a_member_that_leaves_is_not_waited_for(void **state)
 {
 	const struct page_key group = key_of(1);
 
-	(void)state;
 	pair_open(300);
 	node[1].stalled = true;
 	client_clears(CLEAR_CLUSTER, &group, 60000);
@@ -206,7 +200,6 @@ static void a_member_with_a_higher_epoch_is_asked_anew(void **state)
 	struct page_key group, between;
 	uint32_t number = 7;
 
-	(void)state;
 	pair_open(60000);
 	group = put(1, 7, 1);
 	node[0].stalled = true;
@@ -229,7 +222,6 @@ static void who_does_not_administer_clears_what_the_setting_says(void **state)
 	const struct page_key group = key_of(1);
 	struct settings changed;
 
-	(void)state;
 	pair_open(60000);
 	changed = *node[0].control.settings;
 	node[0].control.settings = &changed;
@@ -255,7 +247,6 @@ static void who_does_not_administer_cannot_fill_the_table_of_groups(void **state
 	struct page_key group = {{0, 0}};
 	uint32_t full = 0;
 
-	(void)state;
 	pair_open(60000);
 	channel.restricted = true;
 	for (uint32_t i = 1; i <= EPOCHS_MAX / 2 + 100; i++) {

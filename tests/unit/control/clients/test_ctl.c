@@ -13,7 +13,6 @@ static void every_requested_credit_has_a_done_of_its_own(void **state)
 	struct client c;
 	uint32_t last = UINT32_MAX;
 
-	(void)state;
 	client_open(&c, 3);
 	put(&c, (struct ctl_op){
 			.kind = CTL_CREDIT, .cookie = 9, .rail = 1, .count = 5, .length = 4096});
@@ -39,7 +38,6 @@ static void a_published_page_is_indexed_and_sent_to_the_directory(void **state)
 	struct client c;
 	uint32_t place;
 
-	(void)state;
 	client_open(&c, 0);
 	place = store(&c, 1, 8192);
 	e = index_find(control.index, &key);
@@ -56,7 +54,6 @@ static void a_credit_of_another_channel_cannot_be_used(void **state)
 	struct ctl_done credit;
 	struct client a, b;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	credit = take(&a, 0, 4096);
@@ -79,7 +76,6 @@ static void a_publish_waits_for_owners_for_a_bounded_time(void **state)
 	struct ctl_done credit, done;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	credit = take(&c, 0, 4096);
 	directory.hold = true;
@@ -108,7 +104,6 @@ static void a_page_shorter_than_its_credit_is_held_with_its_length(void **state)
 	struct ctl_done credit;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	credit = take(&c, 0, length);
 	assert_int_equal(evict_class_of(control.evict, 0, length)->held, 1);
@@ -135,7 +130,6 @@ static void hostile_places_and_generations_are_refused(void **state)
 	struct client c;
 	uint64_t seed = 42;
 
-	(void)state;
 	client_open(&c, 0);
 	credit = take(&c, 0, 4096);
 	for (unsigned i = 0; i < 2000; i++) {
@@ -164,7 +158,6 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 	struct ctl_done credit;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	credit = take(&c, 0, 4096);
 	assert_int_equal(
@@ -192,7 +185,6 @@ static void the_crc_of_a_publish_is_kept_in_the_head(void **state)
 	const struct page_head *heads = pool_heads(control.rail[0].pool)->base;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	for (uint64_t k = 0; k < 2; k++) {
 		struct ctl_done credit = take(&c, 0, 4096);
@@ -221,7 +213,6 @@ static void publishing_a_key_again_returns_the_credit(void **state)
 	struct client c;
 	uint32_t place;
 
-	(void)state;
 	client_open(&c, 0);
 	place = store(&c, 1, 4096);
 	credit = take(&c, 0, 4096);
@@ -239,7 +230,6 @@ static void publishing_a_key_with_another_length_replaces_the_page(void **state)
 	struct client c;
 	uint32_t old, new;
 
-	(void)state;
 	client_open(&c, 0);
 	old = store(&c, 1, 4096);
 	new = store(&c, 1, 8192);
@@ -266,7 +256,6 @@ static void impossible_credit_requests_are_invalid(void **state)
 	struct ctl_done done;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		put(&c, bad[i]);
@@ -288,7 +277,6 @@ static void a_channel_never_holds_more_credits_than_the_maximum(void **state)
 	unsigned hits = 0;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < sizeof(step) / sizeof(step[0]); i++) {
 		unsigned full = 0;
@@ -316,7 +304,6 @@ static void credits_return_to_the_pool_when_their_channel_closes(void **state)
 	struct ctl_counts counts;
 	struct client c;
 
-	(void)state;
 	for (unsigned round = 0; round < 3; round++) {
 		client_open(&c, 0);
 		put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1500, .length = 4096});
@@ -339,7 +326,6 @@ static void a_full_done_ring_delays_further_ops_and_loses_none(void **state)
 	struct ctl_done done;
 	unsigned put_ops = 0, answered = 0;
 
-	(void)state;
 	client_open(&c, 0);
 	while (put_ops < total) {
 		while (put_ops < total && ring_room(&c.ctl, 1) >= 1)
@@ -370,7 +356,6 @@ static void pending_answers_count_against_the_done_ring(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	directory.hold = true;
 	for (unsigned i = 0; i < CTL_DONE_SLOTS - 10; i++) {
@@ -392,7 +377,6 @@ static void an_impossible_done_index_ends_the_session(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 9);
 	take(&c, 0, 4096);
 	for (unsigned i = 0; i < CTL_DONE_SLOTS; i++) {
@@ -416,7 +400,6 @@ static void an_answer_for_a_closed_channel_is_dropped(void **state)
 	struct ctl_done credit, done;
 	struct client a, b;
 
-	(void)state;
 	client_open(&a, 5);
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
@@ -443,7 +426,6 @@ static void an_answer_after_publish_close_does_no_harm(void **state)
 	struct ctl_done credit;
 	struct client a;
 
-	(void)state;
 	client_open(&a, 5);
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
@@ -469,7 +451,6 @@ static void a_waiting_client_is_woken_once(void **state)
 	struct client c;
 	char bytes[8];
 
-	(void)state;
 	client_open(&c, 0);
 	take(&c, 0, 4096);
 	assert_int_equal(recv(c.woken, bytes, sizeof(bytes), MSG_DONTWAIT), -1);
@@ -489,7 +470,6 @@ static void a_stale_report_is_passed_on(void **state)
 	struct ctl_op op = {.kind = CTL_STALE, .key = key_of(1)};
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	store(&c, 1, 4096);
 	op.ref = control.ref;
@@ -507,7 +487,6 @@ static void removing_a_key_removes_its_page_and_is_answered(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	store(&c, 1, 4096);
 	put(&c, (struct ctl_op){.kind = CTL_REMOVE, .cookie = 8, .key = key_of(1)});

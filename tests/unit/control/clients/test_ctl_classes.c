@@ -56,7 +56,6 @@ static void a_request_ends_in_the_record_in_which_it_waits(void **state)
 	const uint64_t deadline_ns = now + 1000000000ull;
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&client, 1);
 	client_open(&other, 2);
 	fill_pool_and_records();
@@ -81,7 +80,6 @@ static void a_record_is_not_reused_while_one_is_unused(void **state)
 {
 	struct evict_class *mine = evict_class_of(control.evict, 0, LENGTH);
 
-	(void)state;
 	for (uint32_t units = 1000; units < 1000 + CLASSES_MAX - 1; units++)
 		assert_ptr_not_equal(evict_class_of(control.evict, 0, units * PAGE_UNIT), mine);
 	assert_ptr_equal(evict_class_of(control.evict, 0, LENGTH), mine);
@@ -92,7 +90,6 @@ static void a_record_is_not_reused_while_something_waits_in_it(void **state)
 {
 	struct evict_class *mine;
 
-	(void)state;
 	client_open(&client, 1);
 	fill_pool_and_records();
 	mine = record_free();

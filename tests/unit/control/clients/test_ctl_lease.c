@@ -160,7 +160,6 @@ WAY(client_exits_after_the_close)
 /* What comes back rests from then on, not from the next request on. */
 static void limbo_begins_at_the_end_of_the_turn(void **state)
 {
-	(void)state;
 	fill_pool();
 	client_returns_the_credit();
 	turns();
@@ -175,7 +174,6 @@ static void a_waiting_request_evicts_once_although_the_clock_is_slewed(void **st
 {
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&owner, 0);
 	client_open(&waiter, 1);
 	raw = 77000000000ull;
@@ -201,7 +199,6 @@ static void a_removed_page_is_room_for_the_next_request(void **state)
 {
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&owner, 0);
 	client_open(&waiter, 1);
 	raw = 77000000000ull;

@@ -70,7 +70,6 @@ static void an_owner_is_recorded_before_the_grant_and_removed_after_the_page(voi
 {
 	struct ctl_done credit[GRANTS];
 
-	(void)state;
 	begin();
 	for (unsigned i = 0; i < GRANTS; i++) {
 		assert_true(got(&client, &credit[i]));
@@ -86,7 +85,6 @@ static void an_owner_is_recorded_before_the_grant_and_removed_after_the_page(voi
 
 static void an_owner_is_removed_after_the_slot_was_retired(void **state)
 {
-	(void)state;
 	begin();
 	client_close(&client);
 	assert_int_equal(ended, GRANTS);

@@ -15,7 +15,6 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 	uint32_t limbo;
 	struct client c;
 
-	(void)state;
 	for (unsigned exits = 0; exits < 2; exits++) {
 		client_open(&c, 0);
 		credit = take(&c, 0, 4096);
@@ -57,7 +56,6 @@ static void a_slot_of_another_channel_is_not_reserved(void **state)
 	struct ctl_counts counts;
 	struct client c, d;
 
-	(void)state;
 	client_open(&c, 0);
 	client_open(&d, 1);
 	mine = take(&c, 0, 4096);
@@ -81,7 +79,6 @@ static void a_channel_that_may_not_store_gets_no_credit(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	c.channel.no_credits = true;
 	assert_int_equal(take(&c, 0, 4096).status, OP_NO_SPACE);
@@ -96,7 +93,6 @@ static void an_impossible_credit_request_leaves_no_answer_owed(void **state)
 	struct ctl_done done;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .rail = 99, .count = 5, .length = 4096});
 	done = get_one(&c);

@@ -20,7 +20,6 @@ static void a_full_pool_makes_a_request_wait_until_limbo_has_passed(void **state
 	unsigned credits = 0;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	fill(&c, length, 12);
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 8, .length = length});
@@ -48,7 +47,6 @@ static void a_request_that_is_granted_after_its_deadline_counts_as_late(void **s
 	struct ctl_done done;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	fill(&c, length, 12);
 	for (unsigned late = 0; late < 2; late++) {
@@ -73,7 +71,6 @@ static void a_waiting_request_evicts_only_once(void **state)
 	struct client a, b;
 	uint64_t before;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	fill(&a, length, 120);
@@ -102,7 +99,6 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 	struct client a, b;
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	put(&a, (struct ctl_op){.kind = CTL_CREDIT,
@@ -141,7 +137,6 @@ static void credits_of_a_closed_channel_serve_waiting_requests(void **state)
 	struct ctl_done done;
 	unsigned n = 0;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 8, .length = length});
@@ -163,7 +158,6 @@ static void a_waiting_request_is_dropped_with_its_channel(void **state)
 	struct client a, b, c;
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	client_open(&c, 2);
@@ -190,7 +184,6 @@ static void a_larger_page_takes_memory_from_smaller_ones(void **state)
 	struct ctl_done done = {.kind = 0};
 	bool found = false;
 
-	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < 2040; i++)
 		store(&c, i, 4096);
@@ -217,7 +210,6 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 	struct ctl_done done = {.kind = 0};
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	fill(&c, 4096, 1984);
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 2, .length = large});
@@ -248,7 +240,6 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	struct client c;
 	unsigned waited = 0;
 
-	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < 6000; i++) {
 		struct ctl_done done;
@@ -317,7 +308,6 @@ static void the_reserve_follows_the_rate_up_to_half_of_the_pool(void **state)
 	const uint32_t slots = POOL_BYTES / PAGE_UNIT;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	/* 45 pages per ms: 900 of 2,048 slots rest in limbo */
 	assert_int_equal(waits_at_rate(&c, 45, 1000), 0);
@@ -330,7 +320,6 @@ static void a_pool_that_has_room_is_filled_first(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	/* 1,800 of 2,048 slots, so fast that half of the pool is needed in one limbo period */
 	assert_int_equal(waits_at_rate(&c, 60, 30), 0);
@@ -343,7 +332,6 @@ static void the_reserve_is_not_larger_than_the_rate_needs(void **state)
 	const uint32_t slots = POOL_BYTES / PAGE_UNIT;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	/* 10 pages per ms: 200 slots rest in limbo; the reserve is 1.5 times that */
 	assert_int_equal(waits_at_rate(&c, 10, 1000), 0);
@@ -357,7 +345,6 @@ static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(v
 	const struct evict_class *class = evict_class_of(control.evict, 0, 4096);
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	take(&c, 0, 4096); /* begins a period */
 	for (unsigned period = 1; period <= 3; period++) {
@@ -394,7 +381,6 @@ static void a_period_in_which_requests_waited_shows_twice_the_demand(void **stat
 	struct ctl_done done;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	fill(&c, 4096, POOL_BYTES / PAGE_UNIT);
 	pass_time(1000 * LIMBO_MS * 1000000ull);
@@ -425,7 +411,6 @@ static void a_user_holds_at_most_half_of_a_pool_while_another_one_stores(void **
 	struct client a, b, other;
 	struct ctl_done done;
 
-	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
 	client_open(&other, 2);
@@ -474,7 +459,6 @@ static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 	uint32_t held[PLACES] = {0};
 	uint64_t seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 12345;
 
-	(void)state;
 	printf("seed %llu\n", (unsigned long long)seed);
 	for (unsigned i = 0; i < 200000; i++) {
 		uint32_t at, generation, place;

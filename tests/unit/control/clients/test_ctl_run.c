@@ -97,7 +97,6 @@ static void slots_at_one_distance_are_granted_in_one_answer(void **state)
 {
 	struct ctl_done done = {.kind = 0};
 
-	(void)state;
 	client_open(&client, 0);
 	put(&client,
 		(struct ctl_op){
@@ -122,7 +121,6 @@ static void a_run_of_slots_ends_where_generation_or_distance_change(void **state
 	unsigned slots = 0, runs = 0;
 	uint32_t free;
 
-	(void)state;
 	client_open(&client, 0);
 	/* of these slots, some come back with the next generation, in another order */
 	take_pages(8, 1);
@@ -160,7 +158,6 @@ static void one_answer_tells_of_all_slots_that_are_missing(void **state)
 	const uint32_t length = 1u << 20; /* the pool has room for 8 */
 	struct ctl_done done = {.kind = 0};
 
-	(void)state;
 	client_open(&client, 0);
 	put(&client, (struct ctl_op){.kind = CTL_CREDIT,
 			     .count = 11,
@@ -186,7 +183,6 @@ static void pages_are_published_together_and_answered_once(void **state)
 	static const unsigned counts[] = {1, 2, 3, 31, 32};
 	uint64_t first = 1;
 
-	(void)state;
 	client_open(&client, 0);
 	for (unsigned k = 0; k < 5; k++, first += 100) {
 		take_pages(counts[k], first);
@@ -208,7 +204,6 @@ static void a_publish_may_wrap_in_the_ring(void **state)
 {
 	uint64_t first = 1;
 
-	(void)state;
 	client_open(&client, 0);
 	for (unsigned k = 0; k < 2 * CTL_RING_SLOTS / ctl_lines(20); k++, first += 20) {
 		take_pages(20, first);
@@ -227,7 +222,6 @@ static void each_page_ends_with_a_status_of_its_own(void **state)
 {
 	const struct ctl_page other = {.place = 5, .generation = 9, .key = key_of(99)};
 
-	(void)state;
 	client_open(&client, 0);
 	take_pages(6, 1);
 	page[1] = other;                         /* no credit */
@@ -252,7 +246,6 @@ static void each_page_ends_with_a_status_of_its_own(void **state)
 
 static void a_slot_named_twice_is_published_once(void **state)
 {
-	(void)state;
 	client_open(&client, 0);
 	take_pages(3, 1);
 	page[2].place = page[1].place;
@@ -267,7 +260,6 @@ static void a_slot_named_twice_is_published_once(void **state)
 
 static void the_answer_waits_for_the_last_owner(void **state)
 {
-	(void)state;
 	client_open(&client, 0);
 	take_pages(5, 1);
 	page[3].generation++;
@@ -297,7 +289,6 @@ static void a_run_of_a_closed_channel_is_not_answered(void **state)
 	struct client next;
 	struct ctl_done done = {.kind = 0};
 
-	(void)state;
 	client_open(&client, 3);
 	take_pages(4, 1);
 	directory.hold = true;
@@ -318,7 +309,6 @@ static void a_run_of_a_closed_channel_is_not_answered(void **state)
 
 static void the_pages_of_a_publish_count_against_the_done_ring(void **state)
 {
-	(void)state;
 	client_open(&client, 0);
 	take_pages(32, 1);
 	directory.hold = true;
@@ -341,7 +331,6 @@ static void hostile_numbers_of_pages_are_refused(void **state)
 	static const uint16_t count[] = {0, CTL_PAGES_MAX + 1, UINT16_MAX};
 	struct ctl_done done = {.kind = 0};
 
-	(void)state;
 	client_open(&client, 0);
 	for (unsigned k = 0; k < 3; k++) {
 		put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
@@ -361,7 +350,6 @@ static void hostile_numbers_of_pages_are_refused(void **state)
 
 static void a_publish_without_all_its_entries_ends_the_session(void **state)
 {
-	(void)state;
 	client_open(&client, 4);
 	take_pages(9, 1);
 	put_lines(9, 3);
@@ -400,7 +388,6 @@ static void new_batches_go_first_while_old_pages_are_kept(void **state)
 {
 	struct used_weight *weight = &control.evict->weight;
 
-	(void)state;
 	client_open(&client, 0);
 	store_batch(1);
 	weight->keeps = true;

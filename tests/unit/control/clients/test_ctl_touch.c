@@ -6,7 +6,6 @@ static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 0});
 	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = 99, .place = 123});
@@ -33,7 +32,6 @@ static void one_op_touches_all_its_places_and_has_no_answer(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	for (uint16_t count = 0; count <= CTL_TOUCHES_MAX; count++) {
 		directory.touched = 0;
@@ -54,7 +52,6 @@ static void an_op_with_an_impossible_number_of_places_is_invalid(void **state)
 	static const uint16_t count[] = {CTL_TOUCHES_MAX + 1, 255, UINT16_MAX};
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < sizeof(count) / sizeof(count[0]); i++) {
 		put_touches(&c, count[i]);

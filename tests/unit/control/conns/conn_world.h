@@ -18,7 +18,6 @@
 
 static inline int setup(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	stub_counts_clear();
 	node[0].settings.rail_qps_per_peer = 2;
@@ -45,7 +44,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-	(void)state;
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	nodes_teardown();
 	assert_int_equal(qps_alive, 0);

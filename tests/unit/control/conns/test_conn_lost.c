@@ -535,7 +535,6 @@ static void device_without_events(int out)
 {
 	int status = device_event_open(control);
 
-	(void)out;
 	device_event_close(control);
 	_exit(status < 0);
 }
@@ -551,7 +550,6 @@ static void a_device_that_cannot_be_watched_is_named(void **state)
 
 static void device_that_cannot_be_closed(int out)
 {
-	(void)out;
 	cut_status = -EIO;
 	connected(0);
 	rail_lost(control, 0, "local catastrophic error");
@@ -593,7 +591,6 @@ static void an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep(void 
 
 static void a_device_is_never_given_back(int out)
 {
-	(void)out;
 	sessions_lent = 1;
 	rail_lost(control, 1, "local catastrophic error");
 	conns_quiet(control, 1);

@@ -14,7 +14,6 @@
 
 static inline int begin(void **state)
 {
-	(void)state;
 	nodes_setup(20, 300);
 	return 0;
 }

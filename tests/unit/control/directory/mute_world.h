@@ -37,7 +37,6 @@ static struct {
 
 static inline int teardown(void **state)
 {
-	(void)state;
 	if (mute.fd > 0)
 		close(mute.fd);
 	index_close(mute.told);

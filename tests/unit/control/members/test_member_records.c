@@ -31,7 +31,6 @@ static bool listed[MANY];
 /* Notes the page of the list that is sent. */
 void __wrap_rpc_reply(struct rpc_link *link, const Pc__Message *message)
 {
-	(void)link;
 	assert_int_equal(message->body_case, PC__MESSAGE__BODY_LIST_PAGE);
 	page_bytes = pc__message__get_packed_size(message);
 	page_records += (unsigned)message->list_page->n_records;

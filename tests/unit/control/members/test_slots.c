@@ -40,7 +40,6 @@ static void expect_unnamed(void)
 const struct member_record *__wrap_member_by_ref(const struct control *c, uint32_t ref);
 const struct member_record *__wrap_member_by_ref(const struct control *c, uint32_t ref)
 {
-	(void)c;
 	if (ref && ref == watched_ref)
 		expect_unnamed();
 	return ref && ref <= MANY && alive[ref - 1] ? &record[ref - 1] : NULL;

@@ -16,7 +16,6 @@
 
 static int two_members(void **state)
 {
-	(void)state;
 	nodes_setup(20, 1000);
 	return node_open(0, NULL) < 0 || node_open(1, node_at(0)) < 0 ||
 	       !nodes_until(all_agree(), 3000);
@@ -24,7 +23,6 @@ static int two_members(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	nodes_teardown();
 	log_test_capture(NULL, 0);
 	return 0;
@@ -54,7 +52,6 @@ static void a_port_in_use_is_named_with_what_to_change(void **state)
 {
 	char said[2048];
 
-	(void)state;
 	log_test_capture(said, sizeof(said));
 	node[2].settings.cluster_port = node[0].settings.cluster_port;
 	assert_int_equal(node_open(2, NULL), -EADDRINUSE);
@@ -69,7 +66,6 @@ static void the_engine_listens_only_on_cluster_address(void **state)
 		.sin_family = AF_INET, .sin_port = htons((uint16_t)node[0].settings.cluster_port)};
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-	(void)state;
 	inet_pton(AF_INET, "127.0.0.2", &at.sin_addr);
 	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), -1);
 	assert_int_equal(errno, ECONNREFUSED);
@@ -87,7 +83,6 @@ static void a_port_is_bound_at_start_and_refuses_until_the_engine_listens(void *
 		.sin_family = AF_INET, .sin_port = htons((uint16_t)node[2].settings.cluster_port)};
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-	(void)state;
 	inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
 	node[3].settings.cluster_port = node[2].settings.cluster_port;
 	control->settings = &node[2].settings;
@@ -108,7 +103,6 @@ static void a_port_is_bound_at_start_and_refuses_until_the_engine_listens(void *
  */
 static void connections_of_a_former_engine_do_not_block_the_port(void **state)
 {
-	(void)state;
 	assert_true(nodes_until(all_agree(), 3000));
 	for (unsigned i = 0; i < 2; i++) {
 		node_close(i);
@@ -120,7 +114,6 @@ static void the_wildcard_address_is_refused(void **state)
 {
 	const char *any[] = {"0.0.0.0", "::"};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		strcpy(node[2].settings.cluster_address, any[i]);
 		assert_int_equal(node_open(2, NULL), -EINVAL);
@@ -143,7 +136,6 @@ static void expect_start_refused(const char *bind, const char *address, const ch
 
 static void a_loopback_address_is_not_advertised_by_an_engine_that_listens_to_others(void **state)
 {
-	(void)state;
 	expect_start_refused("0.0.0.0", "127.0.0.1", "Set cluster.address to an address that");
 	expect_start_refused("::", "::1", "Set cluster.address to an address that");
 	expect_start_refused("127.0.0.1", "10.1.2.3", "Set cluster.bind to 0.0.0.0");
@@ -162,7 +154,6 @@ static const char *address_of(const struct member *entry)
 
 static void the_advertised_address_need_not_be_on_this_host(void **state)
 {
-	(void)state;
 	strcpy(node[2].settings.cluster_address, "192.0.2.7");
 	assert_int_equal(node_open(2, NULL), -EADDRNOTAVAIL);
 	strcpy(node[2].settings.cluster_bind, "0.0.0.0");
@@ -186,7 +177,6 @@ static void an_engine_listens_on_cluster_bind(void **state)
 {
 	char seed[32];
 
-	(void)state;
 	strcpy(node[2].settings.cluster_bind, "127.0.0.2");
 	assert_int_equal(node_open(2, NULL), 0);
 	snprintf(seed, sizeof(seed), "127.0.0.2:%d", (int)node[2].settings.cluster_port);
@@ -203,7 +193,6 @@ static void engines_find_each_other_over_ipv6(void **state)
 	bool able = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
 	char seed[64];
 
-	(void)state;
 	close(fd);
 	if (!able) {
 		print_message("no IPv6 here\n");
@@ -223,7 +212,6 @@ static void a_length_beyond_the_bound_closes_the_connection(void **state)
 	uint32_t lengths[] = {
 		0, RPC_HELLO_BYTES_MAX + 1, MESSAGE_BYTES_MAX + 1, 0x7fffffff, 0xffffffff};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
 		uint64_t before = bad();
 		uint32_t length = htonl(lengths[i]);
@@ -240,7 +228,6 @@ static void a_long_message_is_refused_after_the_hello_too(void **state)
 	uint32_t length = htonl(MESSAGE_BYTES_MAX + 1);
 	int fd = raw_open(0);
 
-	(void)state;
 	raw_hello(fd, "raw", 0x1234567890, 9, NULL);
 	assert_true(nodes_until(sees_count(0, 3), 1000));
 	raw_bytes(fd, &length, 4);
@@ -257,7 +244,6 @@ static void bytes_that_are_no_message_close_the_connection(void **state)
 {
 	uint8_t frame[4 + 64];
 
-	(void)state;
 	for (unsigned seed = 1; seed < 20; seed++) {
 		uint64_t before = bad();
 		uint32_t length = htonl(64);
@@ -279,7 +265,6 @@ static void a_first_message_that_is_no_hello_closes_the_connection(void **state)
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
-	(void)state;
 	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 	message.heartbeat = &beat;
 	raw_message(fd, &message);
@@ -293,7 +278,6 @@ static void a_message_of_an_unknown_kind_closes_the_connection(void **state)
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
-	(void)state;
 	raw_bytes(fd, frame, sizeof(frame));
 	expect_refused(fd, before);
 }
@@ -303,7 +287,6 @@ static void a_second_hello_closes_the_connection(void **state)
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
-	(void)state;
 	raw_hello(fd, "raw", 0x1234567891, 9, NULL);
 	raw_hello(fd, "raw", 0x1234567891, 9, NULL);
 	assert_true(raw_closed(fd, 2000));
@@ -317,7 +300,6 @@ static void hellos_that_break_a_rule_are_refused(void **state)
 	char long_name[NAME_BYTES_MAX + 10];
 	const char *names[] = {"", "two words", "ctrl\x01", "\xc3\xa4", long_name};
 
-	(void)state;
 	memset(long_name, 'x', sizeof(long_name) - 1);
 	long_name[sizeof(long_name) - 1] = '\0';
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -351,7 +333,6 @@ static void a_message_that_exceeds_the_arena_when_decoded_is_refused(void **stat
 	char said[4096];
 	uint32_t length;
 
-	(void)state;
 	log_test_capture(said, sizeof(said));
 	memset(node[0].control.rpc->logged, 0, sizeof(node[0].control.rpc->logged));
 	raw_hello(fd, "raw", 0x1234567894, 9, NULL);
@@ -380,7 +361,6 @@ static void a_connection_without_a_hello_is_closed(void **state)
 {
 	int fd = raw_open(0);
 
-	(void)state;
 	raw_bytes(fd, "\0\0\1\0abc", 7); /* sends only the beginning of a frame */
 	assert_true(raw_closed(fd, 3000));
 	close(fd);
@@ -395,7 +375,6 @@ static void a_frame_that_arrives_byte_by_byte_is_served(void **state)
 	size_t bytes;
 	int fd = raw_open(0);
 
-	(void)state;
 	self.name = "slow";
 	self.incarnation = 0x1234567895;
 	self.address = "127.0.0.1";
@@ -425,7 +404,6 @@ static void the_output_queue_of_a_link_is_bounded(void **state)
 	struct rpc_link *link = member_link(&node[0].control, node[1].control.ref);
 	unsigned sent = 0;
 
-	(void)state;
 	touch.n_places = MESSAGE_PAGES_MAX;
 	touch.places = places;
 	message.body_case = PC__MESSAGE__BODY_TOUCH;
@@ -444,7 +422,6 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	int fd[LINKS_ACCEPTED_MAX + 8];
 	unsigned open = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(fd) / sizeof(fd[0]); i++) {
 		fd[i] = raw_open(0);
 		nodes_turn();

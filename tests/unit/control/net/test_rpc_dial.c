@@ -26,7 +26,6 @@ static void a_name_is_logged_at_once_and_then_at_growing_intervals(void **state)
 {
 	struct rpc rpc = {0};
 
-	(void)state;
 	assert_true(rpc_unresolved_line(&rpc, "a", START));
 	assert_false(rpc_unresolved_line(&rpc, "a", START + SECOND / 2));
 	assert_in_range(lines_in(&rpc, "a", 1, 86400), 30, 40);
@@ -40,7 +39,6 @@ static void any_number_of_names_cause_few_lines(void **state)
 	unsigned lines = 0;
 	char name[16];
 
-	(void)state;
 	for (unsigned i = 0; i < 10000; i++) {
 		snprintf(name, sizeof(name), "name-%u", i);
 		lines += rpc_unresolved_line(&rpc, name, START + i * SECOND / 20);
@@ -148,7 +146,6 @@ static void answers_are(struct event_base *base, unsigned found, unsigned failed
 
 static int names_setup(void **state)
 {
-	(void)state;
 	found_count = failed_count = slow_freed = 0;
 	assert_int_equal(slow_now, 0);
 	assert_int_equal(slow_free, 0);
@@ -160,7 +157,6 @@ static void a_slow_name_delays_no_other(void **state)
 	struct event_base *base = event_base_new();
 	struct net_resolver *resolver = net_resolver_new(base);
 
-	(void)state;
 	ask(resolver, "slow");
 	ask(resolver, "slow");
 	slow_wait(2);
@@ -180,7 +176,6 @@ static void names_are_looked_up_a_few_at_a_time(void **state)
 	struct net_resolver *resolver = net_resolver_new(base);
 	struct net_query *last;
 
-	(void)state;
 	for (unsigned i = 0; i < 16; i++)
 		ask(resolver, "slow");
 	slow_wait(16);
@@ -205,7 +200,6 @@ static void a_thread_that_sits_in_the_resolver_outlives_it(void **state)
 	struct net_resolver *resolver = net_resolver_new(base);
 	struct net_query *query;
 
-	(void)state;
 	query = ask(resolver, "slow");
 	ask(resolver, "slow");
 	slow_wait(2);

@@ -110,7 +110,6 @@ static void first_thread(void)
 
 static int setup_all(void **state)
 {
-	(void)state;
 	first_thread();
 	threads_alone = entries("/proc/self/task");
 	(void)python_start(); /* here, because the tests count the descriptors */
@@ -159,7 +158,6 @@ static uint16_t free_port(int family)
 
 static int setup(void **state)
 {
-	(void)state;
 	memset(&engine, 0, sizeof(engine));
 	sample_healthy(&sample);
 	sample.taken_ns = clock_now_ns();
@@ -177,7 +175,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	metrics_close(&engine);
 	assert_null(engine.metrics);
 	snapshots_close(engine.snapshots);

@@ -39,7 +39,6 @@ static void requests_are_parsed_whole_or_not_at_all(void **state)
 	static const char text[] = "GET /api/status?x=1 HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n";
 	struct http_request request;
 
-	(void)state;
 	for (size_t bytes = 0; bytes < sizeof(text) - 1; bytes++)
 		assert_int_equal(http_parse(text, bytes, &request), 0);
 	assert_int_equal(http_parse(text, sizeof(text) - 1, &request), sizeof(text) - 1);
@@ -65,7 +64,6 @@ static void the_authorization_is_kept_whole_or_not_at_all(void **state)
 	struct http_request request;
 	char lines[HTTP_AUTHORIZATION_BYTES + 64];
 
-	(void)state;
 	assert_string_equal(authorization(&request, ""), "");
 	assert_string_equal(authorization(&request, "Host: a\r\n"), "");
 	assert_string_equal(
@@ -103,7 +101,6 @@ static void a_token_is_accepted_as_bearer_or_password_and_nothing_else_is(void *
 	struct http_token token = token_of(path, "0123456789abcdef"), none;
 	char longer[HTTP_AUTHORIZATION_BYTES];
 
-	(void)state;
 	assert_int_equal(http_token_open("", &none), 0);
 	assert_true(http_token_allows(&none, ""));
 	assert_true(http_token_allows(&token, "Bearer 0123456789abcdef"));
@@ -124,7 +121,6 @@ static void requests_that_are_refused_have_their_status(void **state)
 {
 	char text[HTTP_REQUEST_BYTES + 1];
 
-	(void)state;
 	assert_int_equal(parse("POST / HTTP/1.1\r\n\r\n"), -405);
 	assert_int_equal(parse("DELETE /metrics HTTP/1.1\r\n\r\n"), -405);
 	assert_int_equal(parse("get / HTTP/1.1\r\n\r\n"), -405);
@@ -162,7 +158,6 @@ static unsigned answers;
 
 static void answer(void *context, const struct http_request *request, struct http_response *ret)
 {
-	(void)context;
 	answers++;
 	if (!strcmp(request->path, "/large")) {
 		ret->status = 200;
@@ -175,8 +170,6 @@ static void answer(void *context, const struct http_request *request, struct htt
 
 static void on_large_freed(const void *bytes, size_t count, void *context)
 {
-	(void)count;
-	(void)context;
 	large_freed++;
 	free((void *)(uintptr_t)bytes);
 }
@@ -187,7 +180,6 @@ static int setup(void **state)
 	struct rlimit files;
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 
-	(void)state;
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &files);
@@ -211,7 +203,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	http_close(http);
 	if (large)
 		evbuffer_free(large);
@@ -283,7 +274,6 @@ static void a_request_is_answered_and_the_connection_closed(void **state)
 	char text[2048] = "";
 	int fd = dial();
 
-	(void)state;
 	connections_become(1);
 	send_text(fd, "GET /small HTTP/1.1\r\n");
 	turn();
@@ -303,7 +293,6 @@ static void head_has_headers_alone(void **state)
 	char text[2048] = "";
 	int fd = dial();
 
-	(void)state;
 	send_text(fd, "HEAD /large HTTP/1.1\r\n\r\n");
 	text[receive(fd, text, sizeof(text) - 1)] = '\0';
 	assert_non_null(strstr(text, "Content-Length: 16777216\r\n"));
@@ -316,7 +305,6 @@ static void what_is_refused_is_told_why(void **state)
 	char text[2048] = "";
 	int fd = dial();
 
-	(void)state;
 	send_text(fd, "PUT / HTTP/1.1\r\n\r\n");
 	text[receive(fd, text, sizeof(text) - 1)] = '\0';
 	assert_non_null(strstr(text, "405 Method Not Allowed\r\n"));
@@ -335,7 +323,6 @@ static void a_client_that_shuts_down_its_side_gets_the_whole_answer(void **state
 	char *text = malloc(BODY_BYTES + 4096);
 	int fd = dial();
 
-	(void)state;
 	send_text(fd, "GET /large HTTP/1.1\r\n\r\n");
 	shutdown(fd, SHUT_WR);
 	assert_true(receive(fd, text, BODY_BYTES + 4096) > BODY_BYTES);
@@ -348,7 +335,6 @@ static void more_than_one_request_does_not_spoil_the_answer(void **state)
 	char *text = malloc(BODY_BYTES + 4096);
 	int fd = dial();
 
-	(void)state;
 	for (unsigned i = 0; i < 200; i++)
 		send_text(fd, "GET /large HTTP/1.1\r\nHost: a.b\r\n\r\n");
 	assert_true(receive(fd, text, BODY_BYTES + 4096) > BODY_BYTES);
@@ -362,7 +348,6 @@ static void slow_clients_are_closed_in_every_state(void **state)
 	char text[4096];
 	int silent = dial(), slow = dial(), deaf = dial(), stays = dial();
 
-	(void)state;
 	connections_become(4);
 	send_text(slow, "GET / HT");
 	send_text(deaf, "GET /large HTTP/1.1\r\n\r\n");
@@ -396,7 +381,6 @@ static void a_flood_of_silent_clients_leaves_room_for_others(void **state)
 	char text[2048] = "";
 	int other;
 
-	(void)state;
 	for (unsigned i = 0; i < FLOOD; i++) {
 		fd[i] = dial();
 		turn();
@@ -430,7 +414,6 @@ static void an_answered_client_gives_way_before_one_that_waits(void **state)
 	char text[64];
 	int answered;
 
-	(void)state;
 	crowd(fd, OLD);
 	answered = dial();
 	send_text(answered, "GET /small HTTP/1.1\r\n\r\n");
@@ -457,7 +440,6 @@ static void a_flood_of_silent_clients_cuts_no_answer_short(void **state)
 	char *text = malloc(BODY_BYTES + 4096);
 	int reader = dial();
 
-	(void)state;
 	send_text(reader, "GET /large HTTP/1.1\r\n\r\n");
 	for (unsigned i = 0; i < 100000 && !answers; i++)
 		turn();
@@ -477,7 +459,6 @@ static void clients_that_do_not_read_cannot_keep_others_out(void **state)
 	char text[2048] = "";
 	int other;
 
-	(void)state;
 	crowd(fd, HTTP_CONNECTIONS_MAX);
 	for (unsigned i = 0; i < HTTP_CONNECTIONS_MAX; i++)
 		send_text(fd[i], "GET /large HTTP/1.1\r\n\r\n");
@@ -501,7 +482,6 @@ static void a_burst_of_clients_is_accepted_in_parts(void **state)
 	enum { BURST = 100 };
 	int fd[BURST];
 
-	(void)state;
 	for (unsigned i = 0; i < BURST; i++)
 		fd[i] = dial();
 	event_base_loop(base, EVLOOP_NONBLOCK | EVLOOP_ONCE);
@@ -519,7 +499,6 @@ static void a_client_that_sends_without_end_takes_bounded_memory(void **state)
 	int fd = dial();
 	size_t sent = 0;
 
-	(void)state;
 	connections_become(1);
 	memset(rubbish, 'a', sizeof(rubbish));
 	for (unsigned i = 0; i < 1000 && sent < (32u << 20); i++) {

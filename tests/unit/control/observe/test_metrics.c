@@ -27,7 +27,6 @@ static void each_path_answers_with_its_type(void **state)
 	};
 	char type[128];
 
-	(void)state;
 	serve();
 	for (unsigned i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
 		char *text = ask(AF_INET, paths[i].path);
@@ -55,7 +54,6 @@ static void without_the_dashboard_only_metrics_and_probes_answer(void **state)
 		"/api/history", "/api/cluster", "/x"};
 	char *text;
 
-	(void)state;
 	serve();
 	settings.metrics_dashboard = 0;
 	for (unsigned i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
@@ -73,7 +71,6 @@ static void without_the_dashboard_only_metrics_and_probes_answer(void **state)
 
 static void an_engine_that_is_not_ready_answers_503(void **state)
 {
-	(void)state;
 	serve();
 	line("/readyz", 200, "ready\n");
 	line("/healthz", 200, "ok\n");
@@ -91,7 +88,6 @@ static void a_blocked_control_plane_is_told(void **state)
 {
 	char *text;
 
-	(void)state;
 	serve();
 	sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS - 1000000000;
 	*snapshots_writing(engine.snapshots) = sample;
@@ -116,7 +112,6 @@ static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
 {
 	char *text = NULL;
 
-	(void)state;
 	serve();
 	do { /* again if the machine was too slow to ask in time */
 		free(text);
@@ -146,7 +141,6 @@ static void answers_are_of_the_newest_snapshot(void **state)
 {
 	char expected[64];
 
-	(void)state;
 	serve();
 	for (unsigned i = 1; i <= 20; i++) {
 		char *text;
@@ -164,7 +158,6 @@ static void counters_of_the_last_seconds_are_findings(void **state)
 {
 	char *text;
 
-	(void)state;
 	serve();
 	line("/healthz", 200, "ok\n"); /* the thread has seen the first snapshot */
 	sample.rail[0].counter[COUNTER_reads_failed] += 5;
@@ -178,7 +171,6 @@ static void the_status_is_json_whatever_the_names_are(void **state)
 {
 	char *text;
 
-	(void)state;
 	strcpy(sample.member[1].name, "<img src=x onerror=\"1\">\\\n\x01\x7f\xff");
 	sample.member[1].state = SNAPSHOT_DOWN;
 	serve();
@@ -193,7 +185,6 @@ static void old_names_are_there_on_demand(void **state)
 {
 	char *text;
 
-	(void)state;
 	settings.metrics_compat = 1;
 	serve();
 	text = ask(AF_INET, "/metrics");
@@ -232,7 +223,6 @@ static void readers_get_whole_answers_while_snapshots_change(void **state)
 	pthread_t thread[READERS];
 	void *rc;
 
-	(void)state;
 	serve();
 	for (unsigned i = 0; i < READERS; i++)
 		assert_int_equal(pthread_create(&thread[i], NULL, read_all, &engine), 0);
@@ -287,7 +277,6 @@ static void a_port_that_is_taken_stops_no_engine(void **state)
 	uint16_t port = 0;
 	int fd = bound(AF_INET, &port);
 
-	(void)state;
 	settings.metrics_port = port;
 	files++;
 	assert_int_equal(listen(fd, 1), 0);
@@ -303,7 +292,6 @@ static void a_port_that_another_takes_meanwhile_stops_no_engine(void **state)
 {
 	uint16_t port = 0;
 
-	(void)state;
 	rival = bound(AF_INET, &port);
 	settings.metrics_port = port;
 	files++;
@@ -314,7 +302,6 @@ static void a_port_that_another_takes_meanwhile_stops_no_engine(void **state)
 
 static void addresses_that_cannot_be_had_stop_no_engine(void **state)
 {
-	(void)state;
 	strcpy(settings.metrics_address, "a..b");
 	refused("(metrics.address): ");
 	strcpy(settings.metrics_address, "192.0.2.1");
@@ -344,7 +331,6 @@ static void the_first_address_of_a_name_that_can_be_had_is_served(void **state)
 	uint16_t port = 0;
 	char *text;
 
-	(void)state;
 	strcpy(settings.metrics_address, "two");
 	serve();
 	text = ask(AF_INET, "/healthz");
@@ -361,7 +347,6 @@ static void the_first_address_of_a_name_that_can_be_had_is_served(void **state)
 
 static void port_0_listens_nowhere(void **state)
 {
-	(void)state;
 	settings.metrics_port = 0;
 	refused(NULL);
 }
@@ -370,7 +355,6 @@ static void an_address_of_ipv6_is_served(void **state)
 {
 	char *text;
 
-	(void)state;
 	settings.metrics_port = free_port(AF_INET6);
 	strcpy(settings.metrics_address, "::1");
 	serve();
@@ -388,7 +372,6 @@ static void the_end_closes_clients_in_every_state(void **state)
 	char text[4096];
 	int fd[40];
 
-	(void)state;
 	serve();
 	threads_become(threads_alone + 1);
 	for (unsigned i = 0; i < 40; i++) {

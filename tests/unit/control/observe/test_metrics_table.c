@@ -113,7 +113,6 @@ static void each_former_name_names_a_metric_that_exists(void **state)
 	char *text = rendered(true), *plain = rendered(false), name[96];
 	unsigned named = 0, nothing = 0;
 
-	(void)state;
 	parse(text);
 	for (unsigned i = 0; i < metrics; i++) {
 		const char *here = strstr(metric[i].help, "; here ");
@@ -181,7 +180,6 @@ static void the_documented_metrics_are_the_exported_ones(void **state)
 	static char page[65536];
 	FILE *file = fopen(SOURCE_DIR "/engine/METRICS.md", "re");
 
-	(void)state;
 	assert_non_null(file);
 	page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
 	fclose(file);
@@ -205,7 +203,6 @@ static void all_rails_export_few_series_with_known_labels(void **state)
 		"`rail` `core` `op` `result` `kind` `state` `version` `le` `node` `quantile` `group`";
 	char *text = rendered(true), labels[96];
 
-	(void)state;
 	parse(text);
 	free(text);
 	print_message("%u metrics, %u series with %u rails\n", metrics, series, RAILS_MAX);
@@ -226,7 +223,6 @@ static void the_node_label_is_of_the_compatible_names_alone(void **state)
 {
 	char *text = rendered(false);
 
-	(void)state;
 	assert_null(strstr(text, "node="));
 	assert_null(strstr(text, "quantile="));
 	free(text);

@@ -19,7 +19,6 @@ static struct health health;
 
 static int setup(void **state)
 {
-	(void)state;
 	sample_healthy(&s);
 	health.count = 0;
 	return 0;
@@ -41,7 +40,6 @@ static void the_text_is_valid_for_any_figures(void **state)
 {
 	uint64_t *word = (uint64_t *)(void *)&s.clients;
 
-	(void)state;
 	check(false, "True");
 	check(true, "True");
 	for (size_t i = 0; i < STATISTICS_WORDS; i++)
@@ -66,7 +64,6 @@ static void a_text_that_is_not_valid_is_refused(void **state)
 		"a_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1", "b 1\n", "\n"};
 	char text[512], why[256];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		snprintf(text, sizeof(text), "%s%s", head, wrong[i]);
 		print_message("%s", text);
@@ -79,7 +76,6 @@ static void a_text_that_is_not_valid_is_refused(void **state)
 
 static void figures_stand_where_they_belong(void **state)
 {
-	(void)state;
 	check(false, "v(\"get_local_pages_total\")==9 and v(\"get_remote_pages_total\")==7");
 	check(false, "v(\"get_bytes_total\")==65536 and v(\"set_bytes_total\")==32768");
 	check(false, "v(\"call_pages_total\",op=\"get\",result=\"hit\")==16");
@@ -103,7 +99,6 @@ static void figures_stand_where_they_belong(void **state)
 /* The alerts ask for nothing else. */
 static void the_findings_of_now_are_told_by_their_kind(void **state)
 {
-	(void)state;
 	check(false, "t(\"findings\")==0 and len(f[\"peercache_findings\"].samples)>20");
 	health.count = 3;
 	health.finding[0].id = FINDING_loop_blocked;
@@ -115,7 +110,6 @@ static void the_findings_of_now_are_told_by_their_kind(void **state)
 
 static void every_counter_is_told_once_by_those_who_count_it(void **state)
 {
-	(void)state;
 #define COUNTER(name, help) s.counter[COUNTER_##name] = 7000000 + COUNTER_##name;
 #include "engine/abi/counter.def"
 #undef COUNTER
@@ -131,7 +125,6 @@ static void every_counter_is_told_once_by_those_who_count_it(void **state)
 
 static void histograms_hold_every_sample(void **state)
 {
-	(void)state;
 	check(false,
 		"v(\"call_seconds_count\",op=\"get\")==2 and v(\"call_seconds_sum\",op=\"get\")==3005e-6");
 	check(false, "v(\"rail_read_seconds_count\",rail=\"1\")==3");
@@ -151,7 +144,6 @@ static void histograms_hold_every_sample(void **state)
 /* The number of series does not grow with members or sessions, and labels name no member or key. */
 static void labels_are_few_and_series_are_bounded(void **state)
 {
-	(void)state;
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "m", SNAPSHOT_UP);
 	s.members_more[SNAPSHOT_UP] = 10000;
@@ -180,7 +172,6 @@ static void labels_are_few_and_series_are_bounded(void **state)
 
 static void every_name_of_the_old_version_is_there(void **state)
 {
-	(void)state;
 	check(true,
 		"all(f[\"peercache_\"+n+\"_total\"].type==\"counter\" and v(n+\"_total\",node=\"host:1\")>=0 for n in \"" OLD_COUNTERS
 		"\".split())");
@@ -196,7 +187,6 @@ static void every_name_of_the_old_version_is_there(void **state)
 
 static void old_names_have_the_figures_of_this_engine(void **state)
 {
-	(void)state;
 	check(true,
 		"[v(n,node=\"host:1\") for n in (\"read_requests_total\",\"read_hits_total\",\"read_misses_total\",\"read_hit_rate\",\"pool_bytes_used\",\"members\",\"rdma_rails\",\"uptime_seconds\",\"exists_pages_found_total\",\"read_failures_total\")]==[20,16,4,.8,2**29,3,2,90,100,3012]");
 	s.member[1].state = SNAPSHOT_DOWN;
@@ -206,7 +196,6 @@ static void old_names_have_the_figures_of_this_engine(void **state)
 
 static void the_name_of_the_engine_is_escaped(void **state)
 {
-	(void)state;
 	strcpy(s.name, "a\"b\\c\nd} 1\n# TYPE x y");
 	check(true, "v(\"pool_keys\",node=\"a\\\"b\\\\c\\nd} 1\\n# TYPE x y\")==0");
 	for (unsigned i = 0; i + 1 < NAME_BYTES_MAX; i++) /* the longest that there is */

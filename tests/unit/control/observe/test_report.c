@@ -30,7 +30,6 @@ static struct moments moments_kept;
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
-	(void)control;
 	return ref == 1 || ref == 2 ? &entries[ref - 1].record : NULL;
 }
 
@@ -66,44 +65,37 @@ void view_member_fill(const struct control *control, const struct member *entry,
 
 void client_counts(const struct control *control, struct client_counts *ret)
 {
-	(void)control;
 	*ret = (struct client_counts){.sessions = 1, .channels = 2, .regions = 3, .extents = 7};
 }
 
 void conn_counts(const struct control *control, struct conn_counts *ret)
 {
-	(void)control;
 	*ret = (struct conn_counts){7, 8, 9, 10};
 }
 
 void drain_counts(const struct control *control, struct drain_counts *ret)
 {
-	(void)control;
 	*ret = (struct drain_counts){.state = DRAIN_DONE, .pages = 9};
 }
 
 void copies_counts(const struct control *control, struct copies_counts *ret)
 {
-	(void)control;
 	*ret = (struct copies_counts){.waiting = 6, .flying = 7, .bytes = 8};
 }
 
 void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
-	(void)control;
 	*ret = (struct ctl_counts){4, 5};
 }
 
 void rail_counters(const struct rail *rail, uint64_t ret[COUNTER_COUNT])
 {
-	(void)rail;
 	for (unsigned i = 0; i < COUNTER_COUNT; i++)
 		ret[i] = i;
 }
 
 void rail_latency(const struct rail *rail, uint64_t ret[LATENCY_BUCKETS], uint64_t *ret_ns_sum)
 {
-	(void)rail;
 	memset(ret, 0, LATENCY_BUCKETS * sizeof(*ret));
 	ret[latency_bucket(5000)] = 1000;
 	*ret_ns_sum = 5000000;
@@ -132,7 +124,6 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
-	(void)control;
 	*ret = (struct directory_counts){.moving = true,
 		.behind = 3,
 		.suspect = 2,
@@ -144,8 +135,6 @@ void directory_counts(const struct control *control, struct directory_counts *re
 
 void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
 {
-	(void)control;
-	(void)peer;
 	*ret = (struct directory_owner){.why = SUSPECT_UNSERVED,
 		.queued = 4,
 		.in_flight = 2,
@@ -157,15 +146,11 @@ void directory_owner(const struct control *control, uint16_t peer, struct direct
 
 uint64_t member_unserved_ns(const struct member *entry, uint64_t now_ns)
 {
-	(void)entry;
-	(void)now_ns;
 	return 1200 * 1000000ull;
 }
 
 uint64_t member_served_age_ns(const struct member *entry, uint64_t now_ns)
 {
-	(void)entry;
-	(void)now_ns;
 	return 1300 * 1000000ull;
 }
 
@@ -176,22 +161,17 @@ bool member_on_trial(const struct member *entry)
 
 const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out)
 {
-	(void)control;
-	(void)rail;
 	*ret_peers_out = 1;
 	return "up";
 }
 
 const char *conns_rail_why(const struct control *control, unsigned rail)
 {
-	(void)control;
-	(void)rail;
 	return "";
 }
 
 uint32_t rail_in_flight(const struct rail *rail)
 {
-	(void)rail;
 	return 9;
 }
 
@@ -214,7 +194,6 @@ uint64_t gap_bucket_ns(unsigned bucket)
 
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
-	(void)device;
 	*ret = (struct dv_attributes){.bits_per_second = 400000000000, .modelled = true};
 }
 

@@ -22,7 +22,6 @@ static uint64_t now_ns;
 
 static inline int start(void **state)
 {
-	(void)state;
 	now_ns = 0;
 	return 0;
 }

@@ -35,7 +35,6 @@ static inline int start(void **state)
 {
 	const char *seed = getenv("SEED");
 
-	(void)state;
 	random_state = seed ? strtoull(seed, NULL, 0) : time_ns();
 	random_state += random_state == 0;
 	print_message("SEED=%llu\n", (unsigned long long)random_state);

@@ -40,7 +40,6 @@ static void a_ghost_is_taken_once_and_names_its_queue(void **state)
 {
 	struct ghosts ghosts = {0};
 
-	(void)state;
 	assert_int_equal(take(&ghosts, 1), EVICTED_NOT);
 	put(&ghosts, 1, EVICTED_NEW);
 	put(&ghosts, 2, EVICTED_USED);
@@ -64,7 +63,6 @@ static void ghosts_younger_than_a_minute_are_counted(void **state)
 	struct ghosts ghosts = {0};
 	uint64_t second = 1000000, number = 0, soon;
 
-	(void)state;
 	for (unsigned i = 0; i < 200; i++) { /* 200 evictions a second, a unit is 128 */
 		ghosts_tick(&ghosts, ++second);
 		for (unsigned n = 0; n < 200; n++)
@@ -94,7 +92,6 @@ static void three_times_the_entries_are_remembered_and_no_more(void **state)
 	struct ghosts ghosts = {0};
 	uint64_t number = 0;
 
-	(void)state;
 	for (unsigned lap = 0; lap < 12; lap++) {
 		unsigned found = 0, late = 0;
 		uint64_t first;
@@ -125,7 +122,6 @@ static void the_table_grows_with_the_entries(void **state)
 	struct ghosts ghosts = {0};
 	struct page_key key = key_of(1);
 
-	(void)state;
 	ghost_put(&ghosts, &key, EVICTED_NEW, 0);
 	assert_int_equal(ghosts.cells, 1024);
 	assert_int_equal(ghost_take(&ghosts, &key, 0), EVICTED_NEW);
@@ -142,7 +138,6 @@ static void the_queue_whose_ghosts_return_gets_more_room(void **state)
 	struct used_weight weight = {.value = USED_WEIGHT_MIN};
 	uint32_t before;
 
-	(void)state;
 	used_weight_again(&weight, EVICTED_USED, PAGES);
 	assert_true(weight.value > USED_WEIGHT_MIN);
 	assert_true(weight.value < USED_WEIGHT_MIN + USED_WEIGHT_MIN / 100);
@@ -192,7 +187,6 @@ static void old_pages_are_kept_if_all_come_back_late(void **state)
 	const unsigned proof = PAGES / 2 + 128;
 	struct used_weight weight = {.value = USED_WEIGHT_MIN};
 
-	(void)state;
 	loop(&weight, 20 * PAGES, false); /* no page comes back */
 	assert_true(used_weight_keeps(&weight, 32) && !weight.keeps);
 	loop(&weight, proof, true);
@@ -234,7 +228,6 @@ static void the_first_use_begins_order_by_last_use(void **state)
 {
 	struct used_weight weight = {.value = USED_WEIGHT_MIN};
 
-	(void)state;
 	assert_true(used_weight_keeps(&weight, 0));
 	weight.used++;
 	assert_false(used_weight_keeps(&weight, 0) || used_weight_keeps(&weight, 1));

@@ -41,7 +41,6 @@ static void an_empty_index_finds_walks_and_removes_nothing(void **state)
 	struct index *index;
 	uint64_t cursor = 0;
 
-	(void)state;
 	assert_int_equal(index_open(0, &index), 0);
 	assert_null(index_find(index, &key));
 	assert_false(index_remove(index, &key));
@@ -56,7 +55,6 @@ static void too_many_expected_entries_are_refused(void **state)
 {
 	struct index *index = NULL;
 
-	(void)state;
 	assert_int_equal(index_open(UINT64_MAX, &index), -EINVAL);
 	assert_null(index);
 }
@@ -66,7 +64,6 @@ static void a_second_put_of_a_key_returns_the_first_entry(void **state)
 	struct index_entry one = entry_of(5, 1), two = entry_of(5, 2), *found;
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(10, &index), 0);
 	assert_int_equal(index_put(index, &one, &found), 0);
 	assert_int_equal(found->generation, 1);
@@ -84,7 +81,6 @@ static void keys_that_differ_in_one_word_are_different(void **state)
 	struct index_entry a = {.key = {{1, 2}}}, b = {.key = {{1, 3}}}, c = {.key = {{4, 2}}};
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(10, &index), 0);
 	assert_int_equal(index_put(index, &a, NULL), 0);
 	assert_int_equal(index_put(index, &b, NULL), 0);
@@ -120,7 +116,6 @@ static void random_puts_and_removes_agree_with_a_model(void **state)
 	uint32_t *model = calloc(KEYS, sizeof(*model));
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(16, &index), 0);
 	for (uint32_t i = 1; i <= 400000; i++) {
 		uint32_t n = (uint32_t)(random_next() % KEYS);
@@ -158,7 +153,6 @@ static void put_or_remove(struct index *index, const struct index_entry *entry, 
  */
 static void a_walk_visits_an_entry_that_stays_exactly_once(void **state)
 {
-	(void)state;
 	for (unsigned round = 0; round < 10; round++) {
 		uint8_t *seen = calloc(KEYS, 1), *in = calloc(KEYS, 1);
 		struct index_entry batch[97];
@@ -211,7 +205,6 @@ static struct index_entry slotted_entry(uint32_t n)
 /* The others are removed and put again, also the one at which the walk of the slot is. */
 static void a_slot_s_walk_visits_each_of_its_entries_that_stay(void **state)
 {
-	(void)state;
 	for (uint32_t round = 0; round < 30; round++) {
 		uint8_t seen[SLOTTED] = {0}, in[SLOTTED] = {0};
 		struct index_entry batch[31];
@@ -265,7 +258,6 @@ static void a_walk_over_many_holes_is_split_into_slices(void **state)
 	uint64_t cursor = 0;
 	unsigned calls = 0;
 
-	(void)state;
 	assert_int_equal(index_open(16, &index), 0);
 	for (uint32_t n = 0; n < KEYS; n++) {
 		struct index_entry entry = entry_of(n, 1);
@@ -298,7 +290,6 @@ static void holes_are_filled_before_the_table_grows(void **state)
 	uint64_t cursor = 0;
 	unsigned calls = 0;
 
-	(void)state;
 	assert_int_equal(index_open(16, &index), 0);
 	for (uint32_t round = 0; round < 3; round++) {
 		for (uint32_t n = 0; round && n < 1000; n++) {
@@ -343,7 +334,6 @@ static void groups_are_counted_and_listed_by_age(void **state)
 	struct index_entry entry;
 	struct index *index;
 
-	(void)state;
 	assert_int_equal(index_open(16, &index), 0);
 	for (uint32_t n = 0; n < 3000; n++) {
 		index_account(index)->now = 1 + n / 100;
@@ -388,7 +378,6 @@ static void pins_end_and_are_counted(void **state)
 	struct index *index;
 	uint32_t look;
 
-	(void)state;
 	assert_int_equal(index_open(16, &index), 0);
 	account = index_account(index);
 	account->now = 10;

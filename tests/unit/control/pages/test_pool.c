@@ -51,7 +51,6 @@ static uint32_t take(struct pool *pool, uint32_t bytes, uint64_t now_ns, uint32_
 
 static void a_pool_of_any_size_has_at_least_four_chunks_of_a_power_of_two(void **state)
 {
-	(void)state;
 	for (uint64_t bytes = 4 * MIB; bytes <= 3000ull * MIB; bytes += bytes / 3) {
 		struct pool *pool = pool_new(bytes);
 		uint64_t page = pool_page_bytes_max(pool);
@@ -73,7 +72,6 @@ static void a_pool_of_an_impossible_size_or_rail_is_refused(void **state)
 	struct pool_options options = {.rail = 0, .bytes = 4 * MIB - 1, .numa_node = -1};
 	struct pool *pool = NULL;
 
-	(void)state;
 	assert_int_equal(pool_open(&options, &pool), -EINVAL);
 	options.bytes = (1ull << 40) + PAGE_UNIT;
 	assert_int_equal(pool_open(&options, &pool), -EINVAL);
@@ -89,7 +87,6 @@ static void a_page_is_published_with_the_generation_of_its_credit(void **state)
 	struct page_head head;
 	struct page_key key;
 
-	(void)state;
 	assert_true(generation >= 1);
 	assert_false(pool_key(pool, place, generation, &key));
 	head = head_at(pool, place);
@@ -118,7 +115,6 @@ static void page_sizes_that_fit_no_slot_are_refused(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t max = (uint32_t)pool_page_bytes_max(pool), place, generation;
 
-	(void)state;
 	assert_int_equal(max, MIB);
 	assert_int_equal(take_at(pool, 0, 0, &place, &generation), -EMSGSIZE);
 	assert_int_equal(take_at(pool, max + 1, 0, &place, &generation), -EMSGSIZE);
@@ -142,7 +138,6 @@ static void a_credit_is_used_once(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place, again;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		take(pool, MIB, 0, &generation);
 	place = take(pool, MIB, 0, &generation);
@@ -171,7 +166,6 @@ static void a_slot_rests_in_limbo_for_limbo_ns(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place[4], again;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		place[i] = take(pool, MIB, 0, &generation);
 		assert_int_equal(pool_publish(pool, place[i], generation, &key_a, MIB), 0);
@@ -200,7 +194,6 @@ static void slots_are_used_again_in_the_order_in_which_they_became_free(void **s
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place[16];
 
-	(void)state;
 	for (unsigned i = 0; i < 16; i++) {
 		place[i] = take(pool, MIB / 4, 0, &generation);
 		assert_int_equal(pool_publish(pool, place[i], generation, &key_a, MIB / 4), 0);
@@ -221,7 +214,6 @@ static void an_empty_chunk_serves_any_size_at_once(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation[1024], place[1024];
 
-	(void)state;
 	for (unsigned i = 0; i < 1024; i++)
 		place[i] = take(pool, PAGE_UNIT, 0, &generation[i]);
 	assert_int_equal(pool_free(pool, 2 * PAGE_UNIT), 0);
@@ -240,7 +232,6 @@ static void generations_survive_a_change_of_page_size(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation[1024], place[1024], large, number;
 
-	(void)state;
 	for (unsigned i = 0; i < 1024; i++) {
 		place[i] = take(pool, PAGE_UNIT, 0, &generation[i]);
 		assert_int_equal(pool_publish(pool, place[i], generation[i], &key_a, PAGE_UNIT), 0);
@@ -286,7 +277,6 @@ static void many_sizes_share_classes_of_little_longer_pages(void **state)
 	uint32_t generation, place, units, longest = PAGE_BYTES_MAX / PAGE_UNIT, to;
 	struct pool *pool;
 
-	(void)state;
 	if (pool_open(&options, &pool) == -ENOMEM) {
 		print_message("skipped: needs %llu MiB\n", (unsigned long long)options.bytes / MIB);
 		skip();
@@ -313,7 +303,6 @@ static void the_last_class_serves_all_sizes(void **state)
 	struct pool *pool = pool_new(70ull * PAGE_BYTES_MAX);
 	uint32_t chunk = PAGE_BYTES_MAX / PAGE_UNIT, generation, opened = 0;
 
-	(void)state;
 	for (uint32_t units = 7000; units; units--) {
 		uint32_t chunks = pool_free(pool, chunk * PAGE_UNIT);
 
@@ -333,7 +322,6 @@ static void pages_of_49_sizes_take_few_chunks(void **state)
 	struct pool *pool = pool_new(256 * MIB);
 	uint32_t generation, place, before = pool_free(pool, 64 * PAGE_UNIT);
 
-	(void)state;
 	for (uint32_t i = 0; i < 49; i++) {
 		uint32_t units = i * 30 % 49 + 1;
 
@@ -358,7 +346,6 @@ static void places_where_no_slot_starts_are_refused(void **state)
 		place_make(RAIL, 255), place_make(RAIL, 600), place_make(RAIL, PAGE_UNITS_MAX - 1),
 		UINT32_MAX};
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
 		for (uint32_t g = 0; g <= generation + 1; g++) {
 			pool_touch(pool, wrong[i]);
@@ -378,7 +365,6 @@ static void a_head_that_was_never_used_validates_nothing(void **state)
 	struct page_head head = head_at(pool, place + 1);
 	const struct page_key zero = {{0, 0}};
 
-	(void)state;
 	assert_int_equal(head.generation, 0);
 	for (uint32_t length = 1; length < 3; length++)
 		assert_false(page_head_is(&head, &zero, 0, length));

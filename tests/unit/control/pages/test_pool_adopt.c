@@ -99,7 +99,6 @@ static void adopt_quarantined(void *context, const struct pool_quarantined *slot
 {
 	struct dir_target *item = &at[place_unit(slot->place)];
 
-	(void)context;
 	assert_int_equal(item->state, CREDIT);
 	assert_int_equal(item->generation, slot->generation);
 	assert_int_equal(item->owner, slot->owner);
@@ -289,7 +288,6 @@ static void pools_survive_random_kills(void **state)
 {
 	struct pool_adopt adopt;
 
-	(void)state;
 	begin();
 	create();
 	for (unsigned life = 0; life < LIVES; life++) {
@@ -355,7 +353,6 @@ static void a_pool_of_another_layout_or_geometry_is_refused_unchanged(void **sta
 {
 	const size_t units = sizeof(struct pool_state);
 
-	(void)state;
 	refuse(BYTES, offsetof(struct pool_state, magic), 1);
 	refuse(BYTES, offsetof(struct pool_state, layout), POOL_STATE_LAYOUT + 1);
 	refuse(BYTES, offsetof(struct pool_state, rail), RAIL + 1);

@@ -34,7 +34,6 @@ static void pages_are_named_once_in_the_order_they_were_published(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 10, ahead), 10);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead + 10), pages - 10);
 	assert_int_equal(pool_victims(pool, PAGE, false, 16, victim), 16);
@@ -54,7 +53,6 @@ static void pages_are_named_by_the_age_at_which_they_are_evicted(void **state)
 	struct pool *pool = full(&pages);
 	uint32_t place;
 
-	(void)state;
 	n = pool_ahead(pool, PAGE, ALL / 4, 256, ahead);
 	assert_in_range(n, pages / 4, pages / 4 + 1);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL / 4, 256, ahead + n), 0);
@@ -76,7 +74,6 @@ static void pages_on_disk_or_being_written_are_not_named(void **state)
 	struct pool_victim ahead[8];
 	uint32_t place[4];
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
 	pool_clean_set(pool, place[0], 1, true);
@@ -98,7 +95,6 @@ static void a_page_of_a_batch_that_was_named_is_named(void **state)
 	struct pool_victim ahead[8];
 	uint32_t place[5];
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 2, ahead), 2);
@@ -118,7 +114,6 @@ static void pages_that_are_not_on_disk_after_all_are_named_again(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead), pages);
 	for (unsigned i = 0; i < pages; i++) {
 		assert_int_equal(pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
@@ -145,7 +140,6 @@ static void every_page_is_named_until_it_is_on_disk(void **state)
 	uint8_t *named = calloc(NAMES, 1); /* 1: to be named; 2: named */
 	uint64_t random = 88172645463325252ull, n = 1;
 
-	(void)state;
 	while (page_new(pool, PAGE, n, NULL))
 		named[n++] = 1;
 	for (unsigned step = 0; step < STEPS; step++) {
@@ -197,7 +191,6 @@ static void a_clean_victim_is_found_among_dirty_pages(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, PAGE, true, 8, victim), 0);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
 	for (unsigned i = pages - 16; i < pages - 8; i++)
@@ -219,7 +212,6 @@ static void the_search_for_a_clean_victim_passes_few_dirty_pages(void **state)
 	struct pool_victim victim[16];
 	uint32_t place[100];
 
-	(void)state;
 	for (unsigned i = 0; i < 100; i++)
 		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
 	for (unsigned i = 90; i < 100; i++)
@@ -235,7 +227,6 @@ static void a_chunk_of_another_size_gives_its_clean_pages_first(void **state)
 	unsigned pages, n;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, MIB, true, 256, victim), 0);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
 	for (unsigned i = 0; i < pages; i += 2)
@@ -255,7 +246,6 @@ static void a_slot_is_not_handed_out_while_it_is_written(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), 0);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), -EINVAL);
@@ -279,7 +269,6 @@ static void a_write_that_ends_in_limbo_does_not_shorten_it(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), 0);
 	evict(pool, &victim[0]);
@@ -296,7 +285,6 @@ static void a_pinned_page_is_not_evicted(void **state)
 	unsigned pages, n;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	/* The first of two, so that the hand comes to it before it has made a lap. */
 	assert_int_equal(pool_victims(pool, PAGE, false, 2, victim), 2);
 	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER), 0);
@@ -318,7 +306,6 @@ static void a_removed_page_loses_its_pin(void **state)
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation, POOL_PIN_READER), 0);
 	evict(pool, &victim[0]);

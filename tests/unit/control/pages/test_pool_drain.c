@@ -29,7 +29,6 @@ static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place, generation;
 
-	(void)state;
 	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_pages(pool), 1 + 3 * 256);
@@ -56,7 +55,6 @@ static void a_drained_chunk_is_not_reserved_for_ever(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place, generation;
 
-	(void)state;
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(evict_bytes(pool, MIB, MIB), MIB);
 	now_ns += LIMBO_NS;
@@ -72,7 +70,6 @@ static void the_coldest_chunk_is_drained(void **state)
 	struct pool_victim victim[300];
 	uint32_t place[1024];
 
-	(void)state;
 	for (uint64_t n = 0; n < 1024; n++)
 		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
 	/* Touches the pages of all chunks but the third. */
@@ -92,7 +89,6 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	struct page_key key = {{9, 9}};
 	struct pool_victim victim[3];
 
-	(void)state;
 	/*
 	 * Four size classes have one chunk each with a credit in it, so a drain must wait for a
 	 * credit.
@@ -129,7 +125,6 @@ static void a_drain_moves_to_a_chunk_without_credits(void **state)
 	uint32_t place[4], generation[4], other, number;
 	struct pool_victim victim[3];
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
 			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
@@ -156,7 +151,6 @@ static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t draining, n;
 
-	(void)state;
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	draining = place_unit(victim[0].place) / 256;
@@ -175,7 +169,6 @@ static void a_chunk_whose_pages_are_pinned_holds_no_drain_up(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	unsigned draining, n;
 
-	(void)state;
 	fill(pool, PAGE_UNIT);
 	n = pool_victims(pool, MIB, false, 300, victim);
 	assert_int_equal(n, 256);
@@ -197,7 +190,6 @@ static void a_class_whose_pages_are_pinned_takes_a_chunk(void **state)
 	static struct pool_victim victim[300];
 	struct pool_place large;
 
-	(void)state;
 	assert_true(page_new(pool, MIB, 5000, NULL));
 	assert_int_equal(pool_recent(pool, 1, &large), 1);
 	assert_int_equal(pool_pin(pool, large.place, large.generation, POOL_PIN_CLIENT), 0);
@@ -216,7 +208,6 @@ static void both_pins_of_a_page_must_end(void **state)
 	const enum pool_pin pin[] = {POOL_PIN_READER, POOL_PIN_CLIENT};
 	struct pool_victim one;
 
-	(void)state;
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, &one), 1);
 	for (unsigned first = 0; first < 2; first++) {
@@ -237,7 +228,6 @@ static void a_class_evicts_the_pages_of_its_only_chunk_although_it_drains(void *
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++)
 		assert_true(page_new(pool, (i / 2 + 1) * PAGE_UNIT, i + 1, NULL));
 	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
@@ -253,7 +243,6 @@ static void an_idle_chunk_with_a_credit_keeps_its_pages(void **state)
 	struct pool_victim victim;
 	uint32_t place, generation;
 
-	(void)state;
 	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
 	assert_int_equal(take_at(pool, 2 * PAGE_UNIT, now_ns, &place, &generation), 0);
 	fill(pool, PAGE_UNIT);
@@ -271,7 +260,6 @@ static void an_unfinished_drain_is_given_up(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim;
 
-	(void)state;
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
 	retire(pool, &victim);
@@ -293,7 +281,6 @@ static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 	uint32_t old = 2 * PAGE_UNIT, new = 4 * PAGE_UNIT;
 	struct pool_victim victim[64];
 
-	(void)state;
 	fill(pool, old);
 	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
 		while (page_new(pool, new, n, NULL))
@@ -316,7 +303,6 @@ static void page_sizes_in_turn_each_get_the_pool(void **state)
 	struct pool *pool = pool_new(64 * MIB);
 	uint64_t key = 0, other = 0; /* bytes of pages of sizes before */
 
-	(void)state;
 	for (unsigned size = 0; size < 7; size++) {
 		uint32_t bytes = units[size] * PAGE_UNIT;
 
@@ -339,7 +325,6 @@ static void a_page_size_in_use_keeps_its_chunks_against_a_scan(void **state)
 	uint32_t hot = 2 * PAGE_UNIT, scan = 4 * PAGE_UNIT, place[8192], pages = 0, kept = 0;
 	struct pool_victim victim[64];
 
-	(void)state;
 	assert_true(page_new(pool, scan, 0, NULL));
 	while (page_new(pool, hot, pages, &place[pages]))
 		pages++;

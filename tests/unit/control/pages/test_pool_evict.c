@@ -10,7 +10,6 @@ static void pages_are_evicted_in_the_order_of_publishing(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
 
-	(void)state;
 	fill(pool, MIB);
 	for (uint64_t n = 1; n <= 3; n++) {
 		assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
@@ -29,7 +28,6 @@ static void a_used_page_goes_behind_others(void **state)
 	struct pool_victim victim[4];
 	uint32_t place[5];
 
-	(void)state;
 	for (uint64_t n = 1; n <= 4; n++)
 		assert_true(page_new(pool, MIB, n, &place[n]));
 	pool_touch(pool, place[1]);
@@ -55,7 +53,6 @@ static void of_a_prompt_that_is_used_the_last_page_goes_first(void **state)
 	struct pool_victim victim[4];
 	uint32_t place[5];
 
-	(void)state;
 	for (uint64_t n = 4; n >= 1; n--)
 		assert_true(page_new(pool, MIB, n, &place[n]));
 	for (uint64_t n = 1; n <= 4; n++) {
@@ -77,7 +74,6 @@ static void a_tail_goes_before_the_head_that_was_used_before_it_was_stored(void 
 	uint32_t place[920];
 	bool head = false;
 
-	(void)state;
 	pool_weigh(pool, USED_WEIGHT_ONE);
 	for (uint64_t n = 0; n < 920; n++) {
 		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
@@ -112,7 +108,6 @@ static void a_page_that_was_used_ages_half_as_fast(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place = UINT32_MAX;
 
-	(void)state;
 	assert_true(page_new(pool, MIB, 1, &place));
 	for (uint64_t n = 2; n <= 4; n++)
 		assert_true(page_new(pool, MIB, n, NULL));
@@ -130,7 +125,6 @@ static void a_page_that_is_stored_again_counts_as_used(void **state)
 	uint32_t place = UINT32_MAX, generation = UINT32_MAX;
 	struct pool_victim victim;
 
-	(void)state;
 	pool_weigh(pool, 4 * USED_WEIGHT_ONE);
 	assert_true(page_new(pool, MIB, 1, &place));
 	generation =
@@ -161,7 +155,6 @@ static void a_copy_goes_first_unless_it_is_used(void **state)
 	struct pool *pool = pool_new(8 * MIB);
 	uint32_t place[7] = {0}, generation;
 
-	(void)state;
 	pool_weigh(pool, USED_WEIGHT_ONE);
 	for (uint64_t n = 1; n <= 8; n++) {
 		assert_true(page_new(pool, MIB, n, n < 7 ? &place[n] : NULL));
@@ -191,7 +184,6 @@ static void pages_that_are_kept_elsewhere_go_first_in_their_order(void **state)
 	struct pool *pool = pool_new(8 * MIB);
 	uint32_t place[9] = {0};
 
-	(void)state;
 	pool_weigh(pool, USED_WEIGHT_ONE);
 	for (uint64_t n = 1; n <= 8; n++)
 		assert_true(page_new(pool, MIB, n, &place[n]));
@@ -222,7 +214,6 @@ static void the_last_page_of_a_batch_goes_first(void **state)
 	struct pool_victim victim[4];
 	uint32_t place[5];
 
-	(void)state;
 	for (uint64_t n = 1; n <= 4; n++) {
 		pool_order(pool, n % 2 ? UINT32_MAX : place[n - 1]);
 		assert_true(page_new(pool, MIB, n, &place[n]));
@@ -255,7 +246,6 @@ static void a_batch_is_as_old_as_its_first_page(void **state)
 	struct pool_victim victim;
 	uint32_t place[10] = {0};
 
-	(void)state;
 	assert_true(page_new(pool, MIB / 4, 1, &place[1]));
 	pool_touch(pool, place[1]);
 	assert_int_equal(pool_victims(pool, MIB / 4, false, 1, &victim), 1);
@@ -275,7 +265,6 @@ static void a_page_follows_none_that_was_used_again_or_is_long_there(void **stat
 	uint32_t first = 0, last = 0;
 	uint64_t seen = 0;
 
-	(void)state;
 	assert_true(page_new(pool, PAGE_UNIT, 1, &first));
 	pool_touch(pool, first);
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, victim), 1);
@@ -305,7 +294,6 @@ static void a_new_batch_stays_beside_pages_that_were_all_used(void **state)
 	struct pool_victim victim[100];
 	uint32_t place[1024];
 
-	(void)state;
 	for (uint64_t n = 0; n < 1024; n++)
 		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
 	for (unsigned n = 0; n < 1024 - 64; n++)
@@ -327,7 +315,6 @@ static void pages_that_are_read_are_passed_over(void **state)
 	struct pool_victim victim[4];
 	uint32_t place[5];
 
-	(void)state;
 	for (uint64_t n = 1; n <= 4; n++)
 		assert_true(page_new(pool, MIB, n, &place[n]));
 	for (unsigned n = 2; n <= 4; n++)
@@ -353,7 +340,6 @@ static void victims_of_one_call_differ_even_if_all_were_used(void **state)
 	uint32_t place[1024];
 	bool seen[1025] = {false};
 
-	(void)state;
 	for (uint64_t n = 0; n < 1024; n++)
 		assert_true(page_new(pool, PAGE_UNIT, n + 1, &place[n]));
 	for (unsigned n = 0; n < 1024; n++)
@@ -381,7 +367,6 @@ static void nothing_is_evicted_while_a_chunk_is_free(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim;
 
-	(void)state;
 	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 0);
 	assert_true(page_new(pool, PAGE_UNIT, 1, NULL));
 	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 0);
@@ -394,7 +379,6 @@ static void a_pool_full_of_credits_has_neither_slots_nor_victims(void **state)
 	struct pool_victim victim[4];
 	uint32_t place, generation, taken = 0;
 
-	(void)state;
 	while (take_at(pool, PAGE_UNIT, 0, &place, &generation) == 0)
 		taken++;
 	assert_int_equal(taken, 1024);

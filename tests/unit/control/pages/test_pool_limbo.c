@@ -109,7 +109,6 @@ static void slot_end(unsigned i, bool page)
 
 static void the_clock_is_read_once_after_all_generations_have_changed(void **state)
 {
-	(void)state;
 	for (unsigned slots = 1; slots <= SLOTS; slots++) {
 		for (unsigned page = 0; page < 2; page++) {
 			world_open(1);
@@ -164,7 +163,6 @@ static void an_owner_stopped_anywhere_never_shortens_limbo(void **state)
 	struct timespec now;
 	uint64_t seed;
 
-	(void)state;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	seed = env ? strtoull(env, NULL, 0) : (uint64_t)now.tv_nsec + 1;
 	print_message("SEED=%llu\n", (unsigned long long)seed);
@@ -206,7 +204,6 @@ static void a_chunk_changes_its_page_size_after_its_last_slot_has_rested(void **
 {
 	uint32_t place, generation, small[1024], number[1024];
 
-	(void)state;
 	world_open(1);
 	for (unsigned i = 0; i < 1024; i++)
 		assert_int_equal(pool_take(w.pool, PAGE_UNIT, &small[i], &number[i]), 0);
@@ -232,7 +229,6 @@ static void the_first_use_of_a_slot_needs_no_rest(void **state)
 {
 	uint32_t place, generation;
 
-	(void)state;
 	world_open(1);
 	for (unsigned i = 0; i < SLOTS; i++) {
 		assert_int_equal(pool_take(w.pool, MIB, &place, &generation), 0);
@@ -249,7 +245,6 @@ static void without_a_clock_of_the_caller_the_pool_uses_the_raw_clock(void **sta
 	struct pool *pool;
 	uint32_t place, generation;
 
-	(void)state;
 	clock_test_set(5000000);
 	clock_test_set_raw(1000);
 	assert_int_equal(pool_open(&options, &pool), 0);

@@ -82,7 +82,6 @@ static void requests_of_one_turn_are_one_message(void **state)
 {
 	struct ctl_done done;
 
-	(void)state;
 	for (unsigned n = 1; n <= 3; n++)
 		ask(n, PEER_REF, SECOND);
 	events();
@@ -113,7 +112,6 @@ static void requests_of_one_turn_are_one_message(void **state)
 
 static void a_request_ends_at_its_deadline_and_a_late_answer_is_nothing(void **state)
 {
-	(void)state;
 	ask(1, PEER_REF, SECOND);
 	events();
 	pass_time(SECOND + 1);
@@ -130,7 +128,6 @@ static void a_request_ends_at_its_deadline_and_a_late_answer_is_nothing(void **s
 
 static void the_end_of_the_link_ends_its_requests(void **state)
 {
-	(void)state;
 	ask(1, PEER_REF, SECOND);
 	events();
 	ask(2, PEER_REF, SECOND); /* not sent yet */
@@ -144,7 +141,6 @@ static void the_end_of_the_link_ends_its_requests(void **state)
 
 static void a_link_without_room_refuses(void **state)
 {
-	(void)state;
 	peer.full = true;
 	ask(1, PEER_REF, SECOND);
 	events();
@@ -154,7 +150,6 @@ static void a_link_without_room_refuses(void **state)
 
 static void a_holder_that_is_unknown_is_not_asked(void **state)
 {
-	(void)state;
 	ask(1, PEER_REF + 1, SECOND);
 	assert_int_equal(answered(1).status, OP_PEER_DOWN);
 	events();
@@ -163,7 +158,6 @@ static void a_holder_that_is_unknown_is_not_asked(void **state)
 
 static void requests_that_make_no_sense_are_refused(void **state)
 {
-	(void)state;
 	put(&client,
 		(struct ctl_op){.kind = CTL_PROMOTE, .cookie = 1, .ref = PEER_REF, .length = PAGE});
 	turns();
@@ -194,7 +188,6 @@ static void answers_that_break_a_rule_are_refused(void **state)
 	struct rpc_link other = peer.link;
 	Pc__Promoted none = PC__PROMOTED__INIT;
 
-	(void)state;
 	ask(1, PEER_REF, SECOND);
 	events();
 	other.member = &peer.member;
@@ -215,7 +208,6 @@ static void answers_that_break_a_rule_are_refused(void **state)
 
 static void a_hint_waits_for_nothing(void **state)
 {
-	(void)state;
 	put(&client, (struct ctl_op){.kind = CTL_WANT, .key = key_of(1), .ref = PEER_REF});
 	turns();
 	events();
@@ -233,7 +225,6 @@ static void a_hint_waits_for_nothing(void **state)
 
 static void a_client_that_leaves_is_not_answered(void **state)
 {
-	(void)state;
 	ask(1, PEER_REF, SECOND);
 	events();
 	client_close(&client);
@@ -247,7 +238,6 @@ static void more_requests_than_fit_are_refused(void **state)
 	static struct client more[PROMOTE_ASKS_MAX / (CTL_RING_SLOTS / 2) + 1];
 	unsigned clients = sizeof(more) / sizeof(more[0]), refused = 0;
 
-	(void)state;
 	for (unsigned c = 0; c < clients; c++) {
 		client_open(&more[c], 10 + c);
 		for (unsigned n = 0; n < CTL_RING_SLOTS / 2; n++) {

@@ -71,7 +71,6 @@ static void each_flipped_bit_is_found_and_no_other_page_is_taken(void **state)
 	struct stored page[PAGES];
 	struct client c;
 
-	(void)state;
 	printf("SEED=%u\n", seed);
 	srandom(seed);
 	client_open(&c, 0);
@@ -107,7 +106,6 @@ static void a_page_without_crc_is_left_alone(void **state)
 {
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	(void)store_random(&c, 0, 1, 5000, false);
 	(void)store_random(&c, 1, 2, 5000, true);
@@ -126,7 +124,6 @@ static void a_slot_that_is_being_written_is_not_read(void **state)
 	struct page_head *head;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	credit = take(&c, 0, 4096);
 	head = (struct page_head *)pool_heads(control.rail[0].pool)->base +
@@ -146,7 +143,6 @@ static void a_page_that_goes_while_it_is_read_is_not_compared(void **state)
 	struct stored page;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	page = store_random(&c, 0, 1, 40000, true);
 	scrub_step(&control, 20000);
@@ -163,7 +159,6 @@ static void a_page_is_taken_only_after_a_second_reading(void **state)
 	struct stored page;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	page = store_random(&c, 0, 1, 40000, true);
 	page.bytes[39999] ^= 1;
@@ -189,7 +184,6 @@ static void the_pace_reads_full_pools_in_the_time_of_the_setting(void **state)
 	} cases[] = {{1ull << 40, 43200}, {8ull << 40, 43200}, {64ull << 20, 1}, {4u << 20, 43200},
 		{4u << 20, 31536000}, {1ull << 30, 43200}, {8u << 20, 7}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct scrub_pace pace = scrub_pace(cases[i].pools, cases[i].seconds);
 		double rate = (double)pace.bytes * 1e9 / (double)pace.tick_ns;
@@ -210,7 +204,6 @@ static void the_event_loop_runs_the_scrubber(void **state)
 	struct stored page;
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	page = store_random(&c, 1, 1, 40000, true);
 	page.bytes[7] ^= 0x80;
@@ -245,7 +238,6 @@ static void a_reported_page_is_compared_at_once_and_taken_out_only_if_damaged(vo
 	struct stored good, bad;
 	struct client c;
 
-	(void)state;
 	only_reports();
 	client_open(&c, 0);
 	good = store_random(&c, 0, 1, 40000, true);
@@ -270,7 +262,6 @@ static void a_report_of_a_page_that_is_not_there_is_ignored(void **state)
 	struct stored page, other;
 	struct client c;
 
-	(void)state;
 	only_reports();
 	client_open(&c, 0);
 	page = store_random(&c, 0, 1, 4096, true);
@@ -297,7 +288,6 @@ static void reports_that_wait_are_bounded_and_no_page_waits_twice(void **state)
 	struct stored page[SCRUB_REPORTS_MAX + 10];
 	struct client c;
 
-	(void)state;
 	only_reports();
 	client_open(&c, 0);
 	for (unsigned i = 0; i < SCRUB_REPORTS_MAX + 10; i++)
@@ -319,7 +309,6 @@ static void a_page_of_another_engine_is_reported_to_it(void **state)
 	struct stored page = {.credit = {.place = place_make(1, 5), .generation = 3}};
 	struct client c;
 
-	(void)state;
 	client_open(&c, 0);
 	report(&c, 1, control.ref + 1, &page);
 	assert_int_equal(directory.reported, 1);

@@ -85,7 +85,6 @@ static void the_table_has_twice_the_requested_slots(void **state)
 {
 	struct shard shard;
 
-	(void)state;
 	for (uint64_t entries = 0; entries < 5000; entries += 61) {
 		shard = shard_new(entries);
 		assert_true((uint64_t)BUCKET_ENTRIES << shard.bits >= 2 * entries);
@@ -107,7 +106,6 @@ static void an_entry_is_replaced_by_a_later_one_of_the_same_engine(void **state)
 	struct page_key key = key_of(1);
 	struct dir_entry found[4];
 
-	(void)state;
 	assert_int_equal(shard_insert(&shard, &key, REF, 10, 1), 0);
 	assert_int_equal(shard_insert(&shard, &key, REF, 11, 5), 0);
 	assert_int_equal(shard_insert(&shard, &key, REF + 1, 12, 9), 0);
@@ -125,7 +123,6 @@ static void entries_that_look_empty_to_readers_are_refused(void **state)
 	struct shard shard = shard_new(100);
 	struct page_key key = key_of(1);
 
-	(void)state;
 	assert_int_equal(shard_insert(&shard, &key, 0, 10, 1), -EINVAL);
 	assert_int_equal(shard_insert(&shard, &key, REF, 10, 0), -EINVAL);
 	assert_int_equal(shard.entries, 0);
@@ -141,7 +138,6 @@ static void a_late_remove_never_deletes_a_newer_entry(void **state)
 	struct page_key key = key_of(1);
 	struct dir_entry found;
 
-	(void)state;
 	assert_int_equal(shard_insert(&shard, &key, REF, 10, 1), 0);
 	assert_int_equal(shard_insert(&shard, &key, REF, 10, 2), 0);
 	assert_false(shard_remove(&shard, &key, REF, 10, 1));
@@ -161,7 +157,6 @@ static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 	struct page_key key[5];
 	struct dir_entry found;
 
-	(void)state;
 	for (unsigned i = 0; i < 5; i++) {
 		key[i] = key_in_bucket(&shard, 3, i);
 		assert_int_equal(shard_insert(&shard, &key[i], REF, i, 1), 0);
@@ -190,7 +185,6 @@ static void a_full_shard_displaces_an_entry_of_another_key(void **state)
 	struct page_key key, disk = {{0}};
 	uint64_t n = 0, left = 0;
 
-	(void)state;
 	do
 		key = key_of(n++);
 	while (shard_insert(&shard, &key, REF, place_make(0, (uint32_t)n), 1) == 0);
@@ -223,7 +217,6 @@ static void a_counter_of_entries_elsewhere_that_is_full_stays_full(void **state)
 	struct shard shard = shard_new(256);
 	struct page_key key;
 
-	(void)state;
 	for (uint64_t n = 0; n < BUCKET_ENTRIES; n++) {
 		key = key_in_bucket(&shard, 3, n);
 		assert_int_equal(shard_insert(&shard, &key, REF, 1, 1), 0);
@@ -244,7 +237,6 @@ static void a_displaced_entry_is_found_in_its_second_bucket(void **state)
 	uint32_t second, n = 0;
 	struct dir_entry found;
 
-	(void)state;
 	one = key_in_bucket(&shard, 5, 1000);
 	second = dir_bucket_other(5, dir_tag(&one), shard.bits);
 	for (; n < 4; n++) {
@@ -275,7 +267,6 @@ static void keys_with_one_tag_and_swapped_buckets_are_kept_apart(void **state)
 	struct page_key a = key_in_bucket(&shard, 5, 1), b = a, filler[4];
 	struct dir_entry found[4];
 
-	(void)state;
 	b = key_in_bucket(&shard, dir_bucket_other(5, dir_tag(&a), shard.bits), 2);
 	b.word[1] = a.word[1];
 	for (unsigned i = 0; i < 4; i++) {
@@ -301,7 +292,6 @@ static void an_insert_without_room_changes_nothing(void **state)
 	uint64_t n = 0, accepted = 0;
 	struct dir_entry found;
 
-	(void)state;
 	for (; n < 4 * slots; n++) {
 		struct page_key key = key_of(n);
 		struct bucket *before = malloc(sizeof(struct bucket) << shard.bits);
@@ -332,7 +322,6 @@ static void digests_are_those_of_the_slots_of_the_keys(void **state)
 	struct shard_part part = {.buckets = UINT32_MAX, .slots = wanted};
 	uint32_t cursor = 0;
 
-	(void)state;
 	for (uint64_t n = 0; n < keys; n++) {
 		struct page_key key = key_of(n);
 		uint32_t place = (uint32_t)n, slot = map_slot_of(&key);
@@ -367,7 +356,6 @@ static void a_key_that_takes_the_entry_of_another_takes_its_slot(void **state)
 	struct page_key key = key_of(1), twin = key;
 	uint32_t cursor = 0;
 
-	(void)state;
 	twin.word[1] ^= 1ull << 63;
 	assert_int_equal(shard_insert(&shard, &key, REF, 1, 1), 0);
 	assert_int_equal(shard_insert(&shard, &twin, REF, 2, 1), 0);
@@ -379,7 +367,6 @@ static void a_key_that_takes_the_entry_of_another_takes_its_slot(void **state)
 
 static bool odd_lives(void *context, uint32_t ref)
 {
-	(void)context;
 	return ref & 1;
 }
 
@@ -389,7 +376,6 @@ static void a_sweep_in_slices_removes_only_entries_of_dead_members(void **state)
 	uint32_t cursor = 0, dead = 0, removed = 0;
 	struct dir_entry found;
 
-	(void)state;
 	for (uint32_t n = 0; n < 5000; n++) {
 		struct page_key key = key_of(n);
 
@@ -415,7 +401,6 @@ static void random_inserts_and_removes_agree_with_a_model(void **state)
 {
 	enum { KEYS = 300 };
 
-	(void)state;
 	for (unsigned round = 0; round < 20; round++) {
 		struct shard shard = shard_new(1);
 		uint32_t generation[KEYS] = {0}, live = 0;

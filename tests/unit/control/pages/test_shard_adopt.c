@@ -101,7 +101,6 @@ static void the_next_process_has_the_entries_and_goes_on(void **state)
 	struct shard left = shard_new(), shard;
 	struct model model = {.random = 1};
 
-	(void)state;
 	for (unsigned i = 0; i < 3000; i++)
 		step(&model, &left);
 	assert_true(agrees(&model, &left));
@@ -129,7 +128,6 @@ static void files_that_are_not_one_shard_are_refused(void **state)
 	uint32_t *word = left.state_memory.base; /* magic, layout, bits, busy, entries (64 bits) */
 	unsigned files = open_files();
 
-	(void)state;
 	assert_int_equal(adopt(&left, ENTRIES, OWNERS + 1, &shard), -EPROTO);
 	assert_int_equal(adopt(&left, 4096 * ENTRIES, OWNERS, &shard), -EPROTO);
 	assert_int_equal(adopt(&left, UINT64_MAX, OWNERS, &shard), -EPROTO);
@@ -192,7 +190,6 @@ static void a_shard_is_adopted_only_between_two_changes(void **state)
 	unsigned refused = 0, adopted = 0;
 	uint64_t random = random_next();
 
-	(void)state;
 	for (unsigned round = 0; round < 4000 && (round < 300 || !refused || !adopted); round++) {
 		struct shard left = shard_new(), shard, twin = shard_new();
 		struct model model = {.random = map_mix(random + round)};

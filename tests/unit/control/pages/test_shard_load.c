@@ -52,7 +52,6 @@ static void the_last_quarter_is_for_pages_in_memory(void **state)
 	uint32_t disk = place_make(PLACE_DISK, 5);
 	struct page_key key;
 
-	(void)state;
 	for (key = key_of(n); shard_insert(&shard, &key, REF, disk, 1) == 0; key = key_of(n))
 		n++;
 	assert_int_equal(shard.entries, cells / 4 * 3);
@@ -73,7 +72,6 @@ static void room_is_found_two_moves_away(void **state)
 {
 	uint64_t slots = 0, entries = 0;
 
-	(void)state;
 	for (unsigned table = 0; table < 20; table++) {
 		struct shard shard = shard_new(4096);
 		struct page_key key = key_of(random_next());
@@ -99,7 +97,6 @@ static void absent_keys_cost_one_read_again_after_long_use(void **state)
 	struct shard shard = shard_new(4096);
 	uint64_t oldest = 0, newest = 0, two = 0;
 
-	(void)state;
 	for (; newest < 400000; newest++) {
 		struct page_key key = key_of(newest);
 

@@ -141,7 +141,6 @@ static void readers_never_miss_an_entry_while_others_change(void **state)
 	pthread_t thread[2];
 	uint64_t steps;
 
-	(void)state;
 	assert_int_equal(shard_open(1, -1, false, &shard), 0);
 	for (uint64_t n = 0; n < KEYS; n++)
 		for (unsigned w = 0; w < 2; w++)

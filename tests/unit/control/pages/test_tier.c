@@ -8,7 +8,6 @@ static void a_page_on_disk_is_read_published_and_pinned_until_it_was_read(void *
 {
 	struct ctl_done done;
 
-	(void)state;
 	on_disk(5);
 	request(5, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
@@ -43,7 +42,6 @@ static void a_promoted_page_has_its_crc_in_its_head(void **state)
 	struct pool_proven page = {.length = 0};
 	struct ctl_done done;
 
-	(void)state;
 	on_disk(5);
 	request(5, false, SECOND);
 	end_one(DISK_READ, DISK_OK);
@@ -57,7 +55,6 @@ static void a_promoted_page_has_its_crc_in_its_head(void **state)
 
 static void a_pin_ends_with_the_deadline_of_its_reader(void **state)
 {
-	(void)state;
 	on_disk(5);
 	request(5, false, SECOND);
 	end_one(DISK_READ, DISK_OK);
@@ -76,7 +73,6 @@ static void a_pin_ends_at_its_deadline_or_after_one_turn_of_the_wheel(void **sta
 		UINT64_MAX / 2};
 	const uint64_t longest_ns = (TIER_PIN_STEPS - 2) * TIER_PIN_NS;
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(deadline_ns) / sizeof(deadline_ns[0]); i++) {
 		struct ctl_done credit = take(&client, 0, PAGE);
 		uint64_t began = now, ends = deadline_ns[i];
@@ -102,7 +98,6 @@ static void only_the_readers_of_the_page_end_its_pin(void **state)
 {
 	struct ctl_done credit = take(&client, 0, PAGE);
 
-	(void)state;
 	publish_at(&client, 1, credit.place, credit.generation, PAGE);
 	control.tier->pinned_bytes += PAGE;
 	tier_pin(control.tier, credit.place, credit.generation, PAGE, 2, now + SECOND);
@@ -122,7 +117,6 @@ static void a_page_that_the_disk_could_not_verify_is_never_published(void **stat
 {
 	struct ctl_done done;
 
-	(void)state;
 	on_disk(6);
 	request(6, false, SECOND);
 	end_one(DISK_READ, DISK_MISS);
@@ -139,7 +133,6 @@ static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 {
 	struct page_key key = key_of(7);
 
-	(void)state;
 	on_disk(7);
 	request(7, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
@@ -155,7 +148,6 @@ static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 
 static void requests_for_one_key_share_one_read(void **state)
 {
-	(void)state;
 	on_disk(8);
 	request(8, false, SECOND);
 	request(8, false, 2 * SECOND);
@@ -174,7 +166,6 @@ static void requests_for_one_key_share_one_read(void **state)
 
 static void a_request_is_answered_at_its_deadline_though_the_disk_hangs(void **state)
 {
-	(void)state;
 	on_disk(9);
 	request(9, false, SECOND);
 	wait_for(2 * SECOND);
@@ -192,7 +183,6 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 {
 	struct disk_request *hung;
 
-	(void)state;
 	on_disk(9);
 	request(9, false, 100 * SECOND);
 	hung = fake.request[0];
@@ -222,7 +212,6 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 /* A path in service may be slower than its queue: also an older read waits while another hangs. */
 static void a_read_that_waits_on_a_path_in_service_is_not_stranded(void **state)
 {
-	(void)state;
 	on_disk(9);
 	on_disk(10);
 	request(9, false, 100 * SECOND);
@@ -243,7 +232,6 @@ static void reads_that_never_end_leave_room_for_others(void **state)
 {
 	unsigned most = (unsigned)(control.tier->pinned_bytes_max / PAGE);
 
-	(void)state;
 	for (unsigned n = 0; n < most; n++) {
 		on_disk(n);
 		request(n, false, SECOND);
@@ -263,7 +251,6 @@ static void exists_is_answered_at_once_and_brings_the_page(void **state)
 {
 	struct ctl_done done;
 
-	(void)state;
 	on_disk(10);
 	request(10, true, SECOND);
 	done = answered(10);
@@ -294,7 +281,6 @@ static void a_look_tells_where_this_host_has_the_page_and_changes_nothing(void *
 	uint64_t before[COUNTER_COUNT];
 	struct ctl_done done;
 
-	(void)state;
 	on_disk(10);
 	memcpy(before, control.counter, sizeof(before));
 	done = looked(10);
@@ -313,7 +299,6 @@ static void a_look_tells_where_this_host_has_the_page_and_changes_nothing(void *
 
 static void a_page_of_another_length_is_refused_and_replaced(void **state)
 {
-	(void)state;
 	on_disk(12);
 	fake.length[12] = PAGE / 2;
 	request(12, false, SECOND);
@@ -330,7 +315,6 @@ static void no_more_than_the_cap_is_read_or_pinned(void **state)
 	unsigned most = (unsigned)(control.tier->pinned_bytes_max / PAGE), n;
 	struct ctl_done done;
 
-	(void)state;
 	for (n = 0; n < 2 * most; n++) {
 		on_disk(n);
 		request(n, false, SECOND);
@@ -362,7 +346,6 @@ static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
 	struct evict_class *class = control.evict->rail[0].class;
 	uint64_t waiting = 0;
 
-	(void)state;
 	fill_pools(100, false);
 	for (unsigned rail = 0; rail < RAILS; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++)
@@ -399,7 +382,6 @@ static void a_promote_evicts_when_the_pool_is_full(void **state)
 {
 	unsigned pages = fill_pools(100, true);
 
-	(void)state;
 	assert_true(pages >= 200);
 	/* More than the reserve of free slots. */
 	for (unsigned n = 0; n < 24; n++) {
@@ -425,7 +407,6 @@ static void a_promote_for_a_group_at_its_quota_costs_others_no_page(void **state
 	struct index_group *group;
 	uint64_t n = 1000, others;
 
-	(void)state;
 	fill_pools(100, true);
 	wait_for(2 * LIMBO_MS * 1000000ull);
 	for (unsigned i = 0; i < 8; i++) {
@@ -459,7 +440,6 @@ static void a_promote_for_a_group_at_its_quota_costs_others_no_page(void **state
 /* The finding disk_failed has a reason, even if the disk gave none. */
 static void a_disk_that_cannot_be_opened_has_a_reason(void **state)
 {
-	(void)state;
 	tier_close(&control);
 	fake.open_rc = -ENODEV;
 	shm_store(&fake.opened, 0);
@@ -479,7 +459,6 @@ static void a_page_removed_while_the_disk_is_opened_leaves_it_then(void **state)
 {
 	struct page_key key;
 
-	(void)state;
 	tier_close(&control);
 	assert_int_equal(tier_open(&control), 0);
 	for (unsigned n = 5; n < 9; n++) {
@@ -501,7 +480,6 @@ static void a_page_removed_while_the_disk_is_opened_leaves_it_then(void **state)
 /* It would wait for ever for a disk that writes nothing any more. */
 static void a_clear_waits_for_tombstones_while_a_path_takes_them(void **state)
 {
-	(void)state;
 	for (unsigned out = 0; out < 2; out++) {
 		fake.out = out;
 		net_defer(control.tier->slow);

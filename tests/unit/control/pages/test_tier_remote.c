@@ -39,7 +39,6 @@ static void a_page_is_promoted_for_another_host_and_pinned_until_it_was_read(voi
 {
 	const Pc__PromotedPage *page;
 
-	(void)state;
 	on_disk(5);
 	ask(5, 77, PAGE, 1000);
 	assert_int_equal(count(DISK_READ), 1);
@@ -62,7 +61,6 @@ static void a_page_is_promoted_for_another_host_and_pinned_until_it_was_read(voi
 
 static void answers_of_one_turn_are_one_message(void **state)
 {
-	(void)state;
 	on_disk(5);
 	for (uint64_t id = 1; id <= 3; id++)
 		ask(5, id, PAGE, 1000);
@@ -80,7 +78,6 @@ static void answers_of_one_turn_are_one_message(void **state)
 
 static void each_host_gets_its_own_answers(void **state)
 {
-	(void)state;
 	on_disk(5);
 	ask(5, 1, PAGE, 1000);
 	ask_over(&peer.other, 5, 2, PAGE, 1000);
@@ -93,7 +90,6 @@ static void each_host_gets_its_own_answers(void **state)
 
 static void what_cannot_be_served_is_answered_at_once(void **state)
 {
-	(void)state;
 	ask(6, 1, PAGE, 1000);
 	assert_int_equal(answer_to(1, 1)->result, PC__PROMOTE_RESULT__PROMOTE_GONE);
 	on_disk(6);
@@ -116,7 +112,6 @@ static void what_cannot_be_served_is_answered_at_once(void **state)
 /* The page is on disk, so its entry is right: the reader must not report it. */
 static void a_page_that_no_pool_can_hold_is_not_gone(void **state)
 {
-	(void)state;
 	on_disk(6);
 	fake.length[6] = 2 * POOL_BYTES;
 	ask(6, 1, 2 * POOL_BYTES, 1000);
@@ -127,7 +122,6 @@ static void a_page_that_no_pool_can_hold_is_not_gone(void **state)
 
 static void a_link_without_room_loses_the_answer_and_nothing_else(void **state)
 {
-	(void)state;
 	on_disk(6);
 	ask(6, 1, PAGE, 1000);
 	peer.full = true;
@@ -142,7 +136,6 @@ static void a_link_without_room_loses_the_answer_and_nothing_else(void **state)
 
 static void a_request_ends_at_its_time(void **state)
 {
-	(void)state;
 	on_disk(6);
 	ask(6, 1, PAGE, 500);
 	wait_for(SECOND);
@@ -156,7 +149,6 @@ static void a_request_ends_at_its_time(void **state)
 
 static void a_hint_is_not_answered(void **state)
 {
-	(void)state;
 	on_disk(6);
 	ask(6, 0, 0, 0);
 	assert_int_equal(count(DISK_READ), 1);
@@ -171,7 +163,6 @@ static void a_hint_is_not_answered(void **state)
 
 static void a_link_that_closes_gets_no_answer(void **state)
 {
-	(void)state;
 	on_disk(6);
 	ask(6, 1, PAGE, 1000);
 	tier_link_down(&control, &peer.link);
@@ -211,7 +202,6 @@ static void read_for_closed_link(void)
 
 static void a_link_that_closes_while_too_much_is_pinned_gets_no_answer(void **state)
 {
-	(void)state;
 	on_disk(5);
 	on_disk(6);
 	control.tier->pinned_bytes_max = PAGE;
@@ -226,7 +216,6 @@ static void a_link_that_closes_while_too_much_is_pinned_gets_no_answer(void **st
 
 static void a_link_that_closes_while_no_slot_is_free_gets_no_answer(void **state)
 {
-	(void)state;
 	(void)fill_pools(100, true);
 	on_disk(6);
 	while (TAILQ_EMPTY(&control.tier->promotes[PROMOTE_WANTED])) {
@@ -252,7 +241,6 @@ static void a_link_that_closes_while_the_page_is_written_gets_no_answer(void **s
 	struct pool_victim victim;
 	struct disk_page page;
 
-	(void)state;
 	memset(bytes_at(store(&client, 6, PAGE)), 6, PAGE);
 	e = *index_find(control.index, &key);
 	victim = (struct pool_victim){
@@ -272,7 +260,6 @@ static void messages_that_break_a_rule_are_refused(void **state)
 	Pc__PromotePage page = PC__PROMOTE_PAGE__INIT, *pages = &page;
 	Pc__Promote promote = PC__PROMOTE__INIT;
 
-	(void)state;
 	promote.pages = &pages;
 	assert_false(tier_serve_promote(&control, &peer.link, &promote));
 	promote.n_pages = 1;
@@ -293,7 +280,6 @@ static void an_engine_without_a_disk_has_no_page_on_it(void **state)
 {
 	struct tier *t = control.tier;
 
-	(void)state;
 	control.tier = NULL;
 	ask(6, 1, PAGE, 1000);
 	assert_int_equal(answer_to(1, 1)->result, PC__PROMOTE_RESULT__PROMOTE_GONE);
@@ -333,7 +319,6 @@ static void a_page_that_leaves_memory_gets_the_entry_of_its_copy_on_disk(void **
 {
 	unsigned pages = fill_pools(0, true), before, left;
 
-	(void)state;
 	tier_turns();
 	while (count(DISK_WRITE))
 		end_one(DISK_WRITE, DISK_OK);
@@ -358,7 +343,6 @@ static void a_page_that_is_evicted_while_it_is_written_gets_its_entry_afterwards
 	struct pool_victim victim;
 	struct disk_page page;
 
-	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
 	e = *entry_of(9);
 	victim = victim_of(9);
@@ -377,7 +361,6 @@ static void a_page_that_stays_in_memory_keeps_its_entry(void **state)
 {
 	struct pool_victim victim;
 
-	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
 	victim = victim_of(9);
 	assert_true(tier_spill_start(control.tier, &victim));
@@ -393,7 +376,6 @@ static void a_page_that_leaves_the_disk_loses_its_entry(void **state)
 {
 	struct disk_page page;
 
-	(void)state;
 	on_disk(9);
 	page = named(9);
 	off_disk(9);
@@ -414,7 +396,6 @@ static void a_clean_page_whose_copy_is_gone_is_written_again(void **state)
 	struct pool_victim victim;
 	struct disk_page page;
 
-	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
 	victim = victim_of(9);
 	pool_clean_set(
@@ -427,7 +408,6 @@ static void a_clean_page_whose_copy_is_gone_is_written_again(void **state)
 
 static void an_opened_disk_makes_the_directory_look(void **state)
 {
-	(void)state;
 	assert_int_equal(directory.opened, 1);
 }
 

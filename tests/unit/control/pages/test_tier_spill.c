@@ -7,7 +7,6 @@ static void pages_are_written_before_they_are_evicted(void **state)
 	unsigned pages;
 	uint64_t gone = 0;
 
-	(void)state;
 	pages = fill_pools(100, true);
 	assert_true(control.counter[COUNTER_pages_evicted] > 0);
 	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
@@ -26,7 +25,6 @@ static void pages_are_written_from_half_of_the_chunks_on(void **state)
 	uint32_t chunk_bytes = (uint32_t)pool_page_bytes_max(pool);
 	uint64_t half = pool_memory(pool)->bytes / chunk_bytes / 2, n = 0;
 
-	(void)state;
 	while (pool_free(pool, chunk_bytes) > half) {
 		struct ctl_done credit = take(&client, 0, PAGE);
 
@@ -65,7 +63,6 @@ static void bursts_of_half_the_pool_lose_no_page(void **state)
 	unsigned pages = fill_pools(0, true);
 	uint64_t n = pages;
 
-	(void)state;
 	for (unsigned bursts = 0; bursts < 12; bursts++) {
 		wait_for(bursts % 3 ? 10 * SECOND : SECOND / 10);
 		burst(n, pages / 2);
@@ -121,13 +118,11 @@ static void a_small_disk_gets_the_pages_that_leave_next(unsigned pools)
 
 static void a_disk_of_two_pools_gets_the_pages_that_leave_next(void **state)
 {
-	(void)state;
 	a_small_disk_gets_the_pages_that_leave_next(2);
 }
 
 static void a_disk_of_four_pools_gets_the_pages_that_leave_next(void **state)
 {
-	(void)state;
 	a_small_disk_gets_the_pages_that_leave_next(4);
 }
 
@@ -136,7 +131,6 @@ static void few_pages_of_one_size_are_written_when_another_size_fills_the_pool(v
 {
 	struct ctl_done credit;
 
-	(void)state;
 	credit = take(&client, 0, 3 * PAGE);
 	memset(bytes_at(credit.place), 7, 3 * PAGE);
 	publish_at(&client, 7, credit.place, credit.generation, 3 * PAGE);
@@ -149,7 +143,6 @@ static void few_pages_of_one_size_are_written_when_another_size_fills_the_pool(v
 /* Only a request that waits makes the engine drop a page; then the reserve may, for a while. */
 static void the_reserve_waits_for_a_disk_that_keeps_up(void **state)
 {
-	(void)state;
 	fill_pools(100, false);
 	control.evict->weight.keeps = true;
 	assert_true(tier_keeps_up(&control));
@@ -172,7 +165,6 @@ static void when_a_write_ends_requests_for_room_are_tried_again(void **state)
 	struct ctl_done at = take(&client, 0, PAGE);
 	uint32_t passes;
 
-	(void)state;
 	memset(bytes_at(at.place), 9, PAGE);
 	publish_at(&client, 9, at.place, at.generation, PAGE);
 	page.place = at.place;
@@ -192,7 +184,6 @@ static void a_drop_is_counted_by_its_cause(void **state)
 	} causes[] = {
 		{DISK_SPENT, COUNTER_disk_drops_budget}, {DISK_TOO_LARGE, COUNTER_disk_drops_size}};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		struct ctl_done at = take(&client, 0, PAGE);
 		struct pool_victim page = {.key = key_of(i), .length = PAGE};
@@ -211,7 +202,6 @@ static void a_drop_is_counted_by_its_cause(void **state)
 /* A disk that refuses every page is asked again after a while, not at once. */
 static void a_refused_page_is_not_offered_at_once(void **state)
 {
-	(void)state;
 	fill_pools(100, false);
 	while (count(DISK_WRITE))
 		end_one(DISK_WRITE, DISK_SPENT);
@@ -227,7 +217,6 @@ static void a_page_that_the_disk_has_lost_is_written_again(void **state)
 {
 	unsigned pages = fill_pools(0, true), lost = 0;
 
-	(void)state;
 	for (uint64_t n = 0; n < pages; n++)
 		if (in_memory(n) && fake.has[n]) {
 			off_disk(n);
@@ -246,7 +235,6 @@ static void no_more_than_the_budget_is_being_written(void **state)
 {
 	unsigned most = (unsigned)(control.tier->spill_bytes_max / PAGE);
 
-	(void)state;
 	assert_in_range(most, 2, 16);
 	fill_pools(100, false);
 	assert_int_equal(count(DISK_WRITE), most);
@@ -258,7 +246,6 @@ static void a_disk_that_hangs_costs_its_budget_and_pages_are_dropped(void **stat
 {
 	unsigned most = (unsigned)(control.tier->spill_bytes_max / PAGE), evicted;
 
-	(void)state;
 	fill_pools(100, false);
 	for (unsigned n = 0; n < 600; n++) {
 		put(&client, (struct ctl_op){.kind = CTL_CREDIT,
@@ -311,7 +298,6 @@ static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void *
 	struct tier_spill *spill;
 	uint64_t n;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	n = number_of(&spill->request.key);
@@ -342,7 +328,6 @@ static void an_evicted_page_is_published_as_on_disk_when_it_is_written(void **st
 	struct tier_spill *spill;
 	unsigned published;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	evict(spill);
@@ -363,7 +348,6 @@ static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere
 	struct page_key key;
 	uint64_t drops;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	key = spill->request.key;
@@ -388,7 +372,6 @@ static void an_evicted_page_that_left_the_disk_at_once_is_a_miss(void **state)
 	struct tier_spill *spill;
 	uint64_t n;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	n = evict(spill);
@@ -409,7 +392,6 @@ static void a_page_that_is_being_written_is_not_written_again(void **state)
 	unsigned writes;
 	uint64_t drops;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	page = (struct pool_victim){.key = spill->request.key,
@@ -429,7 +411,6 @@ static void an_evicted_page_whose_write_never_ends_is_a_miss(void **state)
 	struct tier_spill *spill, *other;
 	uint64_t drops, n, busy_ns;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	n = evict(spill);
@@ -465,7 +446,6 @@ static void a_page_whose_former_write_never_ends_is_written_again(void **state)
 	unsigned writes;
 	uint64_t drops, n;
 
-	(void)state;
 	fill_pools(100, false);
 	former = spill_in_memory();
 	n = evict(former);
@@ -516,7 +496,6 @@ static void a_write_that_waits_on_a_path_in_service_stays_in_the_budget(void **s
 	struct tier_spill *spill;
 	unsigned stranded = 0;
 
-	(void)state;
 	fill_pools(100, false);
 	assert_true(t->spill_count >= 2);
 	control.tier->refused_ns = now + 100 * SECOND; /* no further one begins */
@@ -537,7 +516,6 @@ static void a_write_without_an_end_leaves_the_budget_once(void **state)
 {
 	struct tier *t = control.tier;
 
-	(void)state;
 	fill_pools(100, false);
 	assert_true(t->spill_bytes >= 2 * PAGE);
 	t->refused_ns = now + 100 * SECOND; /* no further one begins meanwhile */
@@ -555,7 +533,6 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 	const struct tier_spill *spill;
 	struct page_key key;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	key = spill->request.key;
@@ -580,7 +557,6 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 /* What left the disk is in memory: its entry there is the right one. */
 static void a_page_that_leaves_the_disk_keeps_its_entry_in_memory(void **state)
 {
-	(void)state;
 	store(&client, 7, PAGE);
 	on_disk(7);
 	on_disk(8);
@@ -597,7 +573,6 @@ static void a_write_that_fails_leaves_the_page_as_it_was(void **state)
 	uint32_t place, generation;
 	uint64_t drops, spills;
 
-	(void)state;
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	drops = control.counter[COUNTER_disk_drops];
@@ -643,7 +618,6 @@ static void a_page_is_written_with_the_crc_of_its_head(void **state)
 	struct ctl_done with = store_proven(7), without;
 	struct tier_spill *spill = spill_of(7, &with);
 
-	(void)state;
 	assert_true(spill->request.has_crc);
 	assert_int_equal(spill->request.crc, crc32c(0, bytes_at(with.place), PAGE));
 	end_request(&spill->request, DISK_OK);
@@ -666,7 +640,6 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	struct tier_spill *spill = spill_of(7, &at);
 	struct disk_page page;
 
-	(void)state;
 	end_request(&spill->request, DISK_CORRUPT);
 	assert_int_equal(control.counter[COUNTER_pages_corrupt], 1);
 	assert_int_equal(control.counter[COUNTER_disk_spills], 0);

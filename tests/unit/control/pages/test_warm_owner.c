@@ -68,7 +68,6 @@ void service_unstore(const char *name)
 
 int service_stored(const char *name)
 {
-	(void)name;
 	return -1;
 }
 
@@ -79,7 +78,6 @@ bool service_stores(void)
 
 int service_barrier(unsigned timeout_ms)
 {
-	(void)timeout_ms;
 	return 0;
 }
 
@@ -142,7 +140,6 @@ static void client_end(void)
 
 static int setup(void **unused)
 {
-	(void)unused;
 	memset(&warm, 0, sizeof(warm));
 	memset(&state, 0, sizeof(state));
 	memset(stored, 0, sizeof(stored));
@@ -157,7 +154,6 @@ static int setup(void **unused)
 
 static int teardown(void **unused)
 {
-	(void)unused;
 	client_end();
 	close(child_end);
 	left_forget(&control);
@@ -202,7 +198,6 @@ static void only_the_slot_that_is_copied_into_stays(void **unused)
 {
 	struct channel_header *header = left_behind(OWNER, ABI_VERSION, F_SEAL_SHRINK);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	slot_add(OWNER, 200);
@@ -228,7 +223,6 @@ static void the_same_place_in_another_use_does_not_stay(void **unused)
 {
 	struct channel_header *header = left_behind(OWNER, ABI_VERSION, F_SEAL_SHRINK);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	shm_store64(&header->copying, slot_name(100, 4));
@@ -242,7 +236,6 @@ static void a_client_that_is_dead_is_dead_whatever_its_child_holds(void **unused
 {
 	struct channel_header *header = left_behind(OWNER, ABI_VERSION, F_SEAL_SHRINK);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	shm_store64(&header->copying, slot_name(100, 5));
@@ -258,7 +251,6 @@ static void a_client_that_died_before_reserves_nothing(void **unused)
 {
 	struct channel_header *header = left_behind(OWNER, ABI_VERSION, F_SEAL_SHRINK);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	shm_store64(&header->copying, slot_name(100, 5));
@@ -273,7 +265,6 @@ static void without_a_usable_segment_all_slots_stay_until_the_process_ends(void 
 	struct channel_header *other = left_behind(OWNER, ABI_VERSION + 1, F_SEAL_SHRINK);
 	struct channel_header *unsealed = left_behind(OWNER + 1, ABI_VERSION, F_SEAL_GROW);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	slot_add(OWNER, 200);
@@ -294,7 +285,6 @@ static void a_process_is_watched_until_its_last_channel_has_ended(void **unused)
 	struct channel_header *first = left_behind(OWNER, ABI_VERSION, F_SEAL_SHRINK);
 	struct channel_header *second = left_behind(OWNER + 1, ABI_VERSION, F_SEAL_SHRINK);
 
-	(void)unused;
 	process_left_behind();
 	slot_add(OWNER, 100);
 	slot_add(OWNER + 1, 200);
@@ -313,7 +303,6 @@ static void a_process_is_watched_until_its_last_channel_has_ended(void **unused)
 
 static void a_process_without_channels_is_not_kept(void **unused)
 {
-	(void)unused;
 	process_left_behind();
 	assert_int_equal(left_watch(&control), 0);
 	assert_true(removed("process-3"));
@@ -323,7 +312,6 @@ static void each_channel_has_a_number_of_its_own(void **unused)
 {
 	uint32_t process = 0;
 
-	(void)unused;
 	assert_int_equal(warm_owner_new(&control, 10, 11, &process), OWNER + 1);
 	assert_int_equal(process, OWNER);
 	assert_string_equal(stored[0].name, "process-7");

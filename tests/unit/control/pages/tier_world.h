@@ -84,7 +84,6 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 {
 	uint64_t n = number_of(key);
 
-	(void)disk;
 	if (n < REQUESTS_MAX)
 		*ret_page = named(n);
 	return n < REQUESTS_MAX && fake.has[n];
@@ -92,7 +91,6 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 
 bool disk_forgets_many(struct disk *disk)
 {
-	(void)disk;
 	return fake.forgets_many;
 }
 
@@ -101,7 +99,6 @@ bool disk_forget(struct disk *disk, const struct page_key *key)
 	uint64_t n = number_of(key);
 	bool had = n < REQUESTS_MAX && fake.has[n];
 
-	(void)disk;
 	fake.forgotten++;
 	if (had)
 		off_disk(n);
@@ -112,7 +109,6 @@ bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct p
 {
 	uint64_t n = (uint64_t)generation - 1;
 
-	(void)disk;
 	if (n >= REQUESTS_MAX || !fake.has[n] || named(n).place != place)
 		return false;
 	*ret_key = named(n).key;
@@ -131,7 +127,6 @@ unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned 
 {
 	unsigned n = 0;
 
-	(void)disk;
 	for (; *cursor < REQUESTS_MAX && n < max; ++*cursor)
 		if (fake.has[*cursor] && slot_of(*cursor) == slot)
 			ret_pages[n++] = named(*cursor);
@@ -144,7 +139,6 @@ unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)
 {
 	unsigned n = 0;
 
-	(void)disk;
 	while (n < max && fake.losts)
 		ret_pages[n++] = fake.lost[--fake.losts];
 	return n;
@@ -152,7 +146,6 @@ unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)
 
 void disk_submit(struct disk *disk, struct disk_request *request)
 {
-	(void)disk;
 	assert_true(fake.requests < REQUESTS_MAX);
 	if (fake.works && request->op == DISK_WRITE) {
 		on_disk(number_of(&request->key));
@@ -168,7 +161,6 @@ struct disk_request *disk_reap(struct disk *disk)
 {
 	eventfd_t value;
 
-	(void)disk;
 	if (fake.helds) {
 		fake.held[--fake.helds]->held = true;
 		return fake.held[fake.helds];
@@ -188,13 +180,11 @@ struct disk_request *disk_reap(struct disk *disk)
 
 int disk_fd(const struct disk *disk)
 {
-	(void)disk;
 	return fake.fd;
 }
 
 void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
-	(void)disk;
 	*ret_report = (struct disk_report){.paths = 1,
 		.path = {{.state = fake.out ? DISK_PATH_OUT : DISK_PATH_IN_SERVICE,
 			.segments = fake.mib}}};
@@ -202,7 +192,6 @@ void disk_report(struct disk *disk, struct disk_report *ret_report)
 
 int disk_close(struct disk *disk)
 {
-	(void)disk;
 	return 0;
 }
 

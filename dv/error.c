@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "config/text_fit.h"
 #include "dv/layout.h"

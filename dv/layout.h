@@ -15,7 +15,6 @@
 #include <assert.h>
 #include <endian.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "dv/mlx5.h"
 

@@ -4,7 +4,6 @@
  * (dv/ops.h). Has no state of its own; any thread, within the rules of dv/setup.h.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "config/text_fit.h"

@@ -6,7 +6,6 @@
 #include "numa/memory.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

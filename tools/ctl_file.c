@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peercachectl put, get, exists and rm: small values, to try a cluster out. One thread. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/common.h"

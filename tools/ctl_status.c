@@ -4,7 +4,6 @@
  * the prefix peercache_. One thread.
  */
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>

@@ -10,7 +10,6 @@
 #include "engine/client/peercache.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 static _Thread_local char error_text[ERROR_TEXT_BYTES];
 

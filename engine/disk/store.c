@@ -9,7 +9,6 @@
 #include "engine/disk/store.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/abi/crc32c.h"

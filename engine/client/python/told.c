@@ -6,7 +6,6 @@
 #include "config/text_fit.h"
 #include "engine/client/python/session.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

@@ -7,7 +7,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "config/text_fit.h"

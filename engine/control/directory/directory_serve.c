@@ -7,7 +7,6 @@
  * link. Control plane's thread only.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"

@@ -352,6 +352,7 @@ void member_prove(struct control *control, uint32_t ref)
 {
 	struct member *member = member_table_ref(&control->members->table, ref);
 	struct member_contact *contact;
+	uint64_t turn_ns;
 
 	if (!member || member->record.self || member_link_of(member) || member->contact->barred ||
 		member->contact->prove_ns)
@@ -360,8 +361,10 @@ void member_prove(struct control *control, uint32_t ref)
 	if (!contact)
 		return;
 	contact->used_ns = net_now();
-	contact->prove_ns =
-		contact->used_ns + (member->neighbour ? MEMBER_PROVE_NS : MEMBER_PROVE_FAR_NS);
+	/* those that are no neighbours are dialled MEMBER_DIALS_TICK in a heartbeat interval */
+	turn_ns = control->members->table.contacts / MEMBER_DIALS_TICK * control_beat_ns(control);
+	contact->prove_ns = contact->used_ns +
+			    (member->neighbour ? MEMBER_PROVE_NS : MEMBER_PROVE_FAR_NS + turn_ns);
 	if (contact->dial)
 		member_dial(control, member, false);
 	else if (!member->neighbour)

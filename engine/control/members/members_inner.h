@@ -34,7 +34,8 @@
 
 /*
  * in which a member whose link was closed for its key or certificate has a good one; of those that
- * are no neighbours, a few are dialled at a time
+ * are no neighbours, a few are dialled at a time: with more than MEMBER_DIALS_TICK of them it is
+ * longer
  */
 #define MEMBER_PROVE_NS (1ull * 1000000000)
 #define MEMBER_PROVE_FAR_NS (5ull * 1000000000)

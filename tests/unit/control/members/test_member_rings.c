@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The neighbours of the members of large clusters: few, mutual, and enough to stay connected. */
+/*
+ * The neighbours of the members of large clusters: few, mutual, and enough to stay connected. How
+ * long the others may take to prove their right.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -150,6 +154,33 @@ static void a_change_moves_few_links(void **state)
 	assert_in_range(changed, 1, MEMBER_NEIGHBOURS_MAX);
 }
 
+static void members_have_the_time_to_prove_their_right_that_the_dials_take(void **state)
+{
+	struct members *members = calloc(1, sizeof(*members));
+	struct settings settings = {.cluster_heartbeat_ms = 500};
+	struct control control = {.settings = &settings, .members = members};
+	const struct member_contact *contact;
+	char address[32];
+
+	(void)state;
+	assert_int_equal(member_table_open(&members->table), 0);
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct member *member = member_new(&members->table);
+
+		snprintf(address, sizeof(address), "10.0.%u.%u", i >> 8, i & 255);
+		assert_true(member_name_set(&members->table, member, address, address, 7000));
+		member->record.ref = i << 7 | 1;
+		assert_int_equal(member_table_add(&members->table, member), 0);
+		member_prove(&control, member->record.ref);
+		contact = member->contact;
+		/* none is dialled at once, as members->dials is 0 */
+		assert_int_equal(contact->prove_ns - contact->used_ns,
+			MEMBER_PROVE_FAR_NS + (i + 1) / MEMBER_DIALS_TICK * 500000000ull);
+	}
+	member_table_close(&members->table);
+	free(members);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -157,6 +188,7 @@ int main(void)
 		cmocka_unit_test(neighbours_are_mutual_among_as_many_members_as_there_may_be),
 		cmocka_unit_test(the_others_stay_connected),
 		cmocka_unit_test(a_change_moves_few_links),
+		cmocka_unit_test(members_have_the_time_to_prove_their_right_that_the_dials_take),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

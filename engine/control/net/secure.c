@@ -595,7 +595,7 @@ int secure_check(struct control *control)
 	return status;
 }
 
-/* No core dump has this memory; that of OpenSSL has secrets made of the key. */
+/* No core dump has this memory; that of OpenSSL has copies of the key. */
 static struct secure *secure_new(struct control *control)
 {
 	struct secure *secure = mmap(

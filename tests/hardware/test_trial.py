@@ -362,7 +362,7 @@ class Said(unittest.TestCase):
     def test_a_claim_that_is_not_met_is_no_and_says_what_to_do(self):
         rows = [{"page_bytes": 131072, "batch": 32, "gbps": 40, "p50_us": 100},
                 {"page_bytes": 4096, "batch": 128, "pages_per_second": 9e6}]
-        facts = {"bytes": rows, "processes": [{"processes": 4, "gbps": 36}], "restart_s": 9,
+        facts = {"bytes": rows, "processes": {4: {"gbps": 36}}, "restart_s": 9,
                  "vendor": {"read_gbps": {131072: 48}},
                  "card": {"rtt_ns": 5000, "gbps": 400}, "software_port": False}
         trial = types.SimpleNamespace(facts=facts, options=types.SimpleNamespace(

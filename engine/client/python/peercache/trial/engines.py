@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from peercache.trial.frame import Failed, Trial, Unknown
 
@@ -109,19 +109,24 @@ class Engines:
         return self.trial.document(
             self.ctl("--socket", self.sockets[i], "--json", "status"), "ctl.log", 30)
 
+    def until(self, done: Callable[[], bool], seconds: float, text: Callable[[], str],
+              do: str = "read the logs of the engines in the report") -> float:
+        """Waits until done(). Returns the seconds. Raises Failed."""
+        begun = time.monotonic()
+        while not done():
+            if time.monotonic() > begun + seconds:
+                raise Failed(text(), do)
+            time.sleep(.02)
+        return time.monotonic() - begun
+
     def wait_members(self, count: int, seconds: float = JOIN_SECONDS) -> float:
         """Waits until all engines see `count` members. Returns the seconds. Raises Failed."""
-        begun = time.monotonic()
-        while True:
-            seen = [len(self.status(i)["members"]) for i in range(self.count)]
-            if all(n == count for n in seen):
-                return time.monotonic() - begun
-            if time.monotonic() > begun + seconds:
-                raise Failed(f"the engines see {' and '.join(map(str, seen))} members instead of "
-                             f"{count} after {seconds:.0f} s",
-                             "read the logs of the engines in the report: the last lines name what "
-                             "each of them tried")
-            time.sleep(.1)
+        def seen() -> list[int]:
+            return [len(self.status(i)["members"]) for i in range(self.count)]
+        return self.until(lambda: all(n == count for n in seen()), seconds, lambda: (
+            f"the engines see {' and '.join(map(str, seen()))} members instead of {count} after "
+            f"{seconds:.0f} s"), "read the logs of the engines in the report: the last lines name "
+            "what each of them tried")
 
     def need(self) -> None:
         """Raises Unknown unless all engines run."""

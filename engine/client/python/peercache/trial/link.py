@@ -2,10 +2,9 @@
 """A port that is taken down and up while engines use it: `--disrupt`. Main thread."""
 
 import subprocess
-import time
 from typing import Iterator
 
-from peercache.trial import host
+from peercache.trial import host, measure
 from peercache.trial.engines import Engines
 from peercache.trial.frame import GRACE_SECONDS, Answer, Failed, Trial, Unknown
 
@@ -53,31 +52,21 @@ def to_take(trial: Trial, engines: Engines) -> tuple[str, str]:
     return name, net
 
 
-def state(engines: Engines, name: str) -> str:
-    return next((str(rail["state"]) for rail in engines.status(0)["rails"]
-                 if rail["device"] == name), "gone")
-
-
 def wait(engines: Engines, name: str, wanted: str, key: str = "") -> float:
     """Waits for a state of the port, and for a page. Returns the seconds. Raises Failed."""
-    begun = time.monotonic()
-    while state(engines, name) != wanted or key and not engines.has(0, key):
-        if time.monotonic() > begun + LIMIT:
-            raise Failed(f"{LIMIT:.0f} s after it went {wanted}, {name} is {state(engines, name)}"
-                         + (" and its page is still a miss" if key else ""),
-                         "read the logs of the engines in the report")
-    return time.monotonic() - begun
+    def state() -> str:
+        return next((rail["state"] for rail in engines.status(0)["rails"]
+                     if rail["device"] == name), "gone")
+    return engines.until(
+        lambda: state() == wanted and (not key or engines.has(0, key)), LIMIT, lambda:
+        f"{LIMIT:.0f} s after it went {wanted}, {name} is {state()}, or its page still a miss")
 
 
 def down_and_up(trial: Trial, engines: Engines) -> Answer:
     """A port of the reader: pages of the other engine are read before, and when it is back."""
     engines.need()
     name, net = to_take(trial, engines)
-    key = f"trial-link-{time.time_ns()}"
-    engines.put(1, key)
-    if not engines.has(0, key):
-        raise Failed("a page that was stored a moment before is a miss", "read the logs of the "
-                     "engines in the report")
+    key = measure.store(engines)
     child = trial.start(["sh", "-c", DOWN, "sh", net], "link.log", stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE, text=True)
     assert child.stdin and child.stdout

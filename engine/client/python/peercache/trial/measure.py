@@ -180,7 +180,7 @@ def processes(trial: Trial, engines: Engines) -> Answer:
                      "wrong": sum(f["wrong"] for f in found),
                      "misses": sum(f["misses"] for f in found),
                      "p999_us": max(f["p999_us"] for f in found)})
-    trial.facts["processes"] = rows
+    trial.facts["processes"] = {row["processes"]: row for row in rows}
     if any(row["wrong"] for row in rows):
         raise Failed("pages had WRONG BYTES", "do not go on with this setup: send us the report")
     misses = sum(row["misses"] for row in rows)
@@ -252,19 +252,23 @@ def churn(trial: Trial, engines: Engines) -> Answer:
     return Answer("yes", text, data=rows)
 
 
-def restart(trial: Trial, engines: Engines) -> Answer:
-    """An engine is killed: when does the other host read its pages again?"""
-    engines.need()
-    key = f"trial-restart-{time.time_ns()}"
+def store(engines: Engines) -> str:
+    """Stores a page through the second engine that the first one reads. Returns its key. Raises
+    Failed."""
+    key = f"trial-{time.time_ns()}"
     engines.put(1, key)
     if not engines.has(0, key):
         raise Failed("a page that was stored a moment before is a miss", MISSES)
-    begun = time.monotonic()
+    return key
+
+
+def restart(trial: Trial, engines: Engines) -> Answer:
+    """An engine is killed: when does the other host read its pages again?"""
+    engines.need()
+    key, begun = store(engines), time.monotonic()
     ready = engines.crash(1)
-    while not engines.has(0, key):
-        if time.monotonic() > begun + 60:
-            raise Failed("60 s after an engine was killed its page is still a miss",
-                         "read the logs of the engines in the report")
+    engines.until(lambda: engines.has(0, key), 60, lambda: "60 s after an engine was killed its "
+                  "page is still a miss")
     trial.facts["restart_s"] = first = time.monotonic() - begun
     return Answer("yes", f"killed, ready after {ready:.2f} s, its page read by the other engine "
                   f"after {first:.2f} s", data={"ready_s": ready, "first_hit_s": first})
@@ -312,11 +316,11 @@ def interrupts(trial: Trial, engines: Engines) -> Answer:
                   if row["worst_us"] > 10)
     text = "; ".join(f"{who}: {count} times, at most {-worst:.0f} us"
                      for worst, count, who in rows[:5]) or "none took more than 10 us"
-    if rows and not isolated(engines):
-        return Answer("unknown", f"{text}; the poll cores are not isolated", "isolate cores (the "
-                      "doctor names how)", found)
-    return Answer("no" if rows else "yes", text, "move these interrupts and threads to other cores:"
-                  " the doctor names how" if rows else "", found)
+    if not rows:
+        return Answer("yes", text, data=found)
+    alone = isolated(engines)
+    return Answer("no" if alone else "unknown", text + "; the poll cores are not isolated" *
+                  (not alone), "isolate cores and move interrupts: the doctor names how", found)
 
 
 def bytes_by_node(numa_maps: str) -> dict[str, int]:

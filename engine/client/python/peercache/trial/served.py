@@ -44,8 +44,7 @@ def answers(url: str) -> bool:
 def measure(trial: Trial, engines: Engines, i: Optional[int]) -> Any:
     """The row of the dialogues' first run at a server that has just started. `bound_tokens` are of
     the second one: what can hit if another server has had all of them."""
-    log, name = f"sglang-{i}.log", trial.path("served.json")
-    port = str(free_port())
+    log, port = f"sglang-{i}.log", str(free_port())
     url = f"http://127.0.0.1:{port}"
     server = trial.start(
         [sys.executable, "-m", "sglang.launch_server", "--model-path",
@@ -59,16 +58,12 @@ def measure(trial: Trial, engines: Engines, i: Optional[int]) -> Any:
                 raise Unknown(f"the server of SGLang does not start: {trial.tail(log)}",
                               f"read {log} of the report")
             time.sleep(.2)
-        status, _ = trial.run([trial.program("peercache-bench"), "served", "--url", url,
-                               *DIALOGUES, "--settle", "3" if i == 0 else "0", "--json", name,
-                               "--out-dir", trial.folder], "served.log", SECONDS)
+        found = trial.document([trial.program("peercache-bench"), "served", "--url", url,
+                                *DIALOGUES, "--settle", "3" if i == 0 else "0", "--json", "-",
+                                "--out-dir", trial.folder], "served.log", SECONDS)
     finally:
         trial.end(server)
-    if status:
-        raise Unknown(f"peercache-bench served ended with {status}: {trial.tail('served.log')}",
-                      "read served.log of the report")
-    with open(name, encoding="utf-8") as file:
-        first, again = [row for row in json.load(file)["rows"] if row["turn"] == "all"]
+    first, again = [row for row in found["rows"] if row["turn"] == "all"]
     return {**first, "bound_tokens": again["bound_tokens"]}
 
 

@@ -66,7 +66,7 @@ def down_and_up(trial: Trial, engines: Engines) -> Answer:
     """A port of the reader: pages of the other engine are read before, and when it is back."""
     engines.need()
     name, net = to_take(trial, engines)
-    key = measure.store(engines)
+    key = measure.store(trial, engines)
     child = trial.start(["sh", "-c", DOWN, "sh", net], "link.log", stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE, text=True)
     assert child.stdin and child.stdout

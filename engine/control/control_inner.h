@@ -7,7 +7,6 @@
 #ifndef CONTROL_CONTROL_INNER_H
 #define CONTROL_CONTROL_INNER_H
 
-
 #include "engine/control/net/rpc.h"
 
 struct control;

@@ -33,6 +33,7 @@ CTL = struct.Struct("<QBBHHHQQIIIIQQ")
 TURN_AT, FIRST_TURN, SECOND_TURN = 14, b"\0\x80", b"\1\x80"
 OP_PAGE, CTL_PUBLISH, CTL_RETURN = 2, 2, 3
 INVALID = 6
+SESSIONS_MAX = 64
 
 
 class Client:
@@ -275,6 +276,22 @@ class Hostile(harness.ClusterTest):
                 except BlockingIOError:
                     pass  # another one was faster
         return run
+
+    def test_silent_connections_block_no_client(self):
+        silent = []
+        for _ in range(2 * SESSIONS_MAX):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.addCleanup(s.close)
+            s.connect(self.engines.sockets[0])  # blocks while the engine's backlog is full
+            silent.append(s)
+        client = self.client()  # while the silent connections are open
+        self.assertEqual(client.ask(HELLO)[0][4], 0)
+        harness.wait_for(lambda: all(select.select([s], [], [], 0)[0] and s.recv(1) == b""
+                                     for s in silent), 20,
+                         "connections without a request are closed")
+        self.assertEqual(self.engines.status(0)["counters"]["clients_silent"], len(silent))
+        self.assertEqual(client.ask(HELLO)[0][4], 0, "a client that has sent a request stays")
+        client.socket.close()
 
 
 if __name__ == "__main__":

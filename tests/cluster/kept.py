@@ -58,10 +58,3 @@ class Kept(harness.ClusterTest):
                 self.assertGreater(suspected(), before, got)
             return whole and got
         return harness.wait_for(stored, 60, f"engine {i} stores {name}")
-
-    def assert_all_found(self, engines, reader, name, pages, *more):
-        """Every page whose set said "hit" is found, and read with its bytes."""
-        got = self.ended(self.started("find", engines, reader, name, pages, *more))
-        self.assertEqual((got["found"], got["read"], got["wrong"]), (got["kept"], got["kept"], 0),
-                         (reader, name, got))
-        return got["kept"]

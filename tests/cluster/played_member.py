@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import threading
-import time
 
 os.environ.pop("PEERCACHE_SECURE", None)  # what is played here has no key
 

@@ -274,6 +274,7 @@ static unsigned step(struct dv_device *nic)
 	unsigned work = uv_uar_scan(nic);
 
 	uv_cq_arm_scan(nic);
+	uv_odd_step(nic);
 	if (!quiet) {
 		work += uv_message_poll(nic);
 		quiet = quiet_steps;

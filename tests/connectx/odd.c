@@ -4,7 +4,8 @@
  * list. Those of a READ are here, and how
  * ports are set up elsewhere. Run by the NIC's thread, under nic->lock.
  *
- *   tail       1 READ in 15 completes without its last line, which comes four READs later
+ *   tail       1 READ in 15 completes without its last line, which comes four READs later, and
+ *              within LATE_NS: an answer that a card owes does not wait for other READs
  *   stale      1 short READ in 3 returns what the short READ before it returned
  *   torn       the halves of an 8-byte READ are taken one after the other
  *   order      READs are executed again after a later one: a lost response
@@ -22,6 +23,7 @@
 #include <time.h>
 
 #include "tests/connectx/uverbs.h"
+#include "config/clock.h"
 #include "dv/soft/check.h"
 
 #define TAIL_ONE_IN 15
@@ -30,11 +32,13 @@
 #define RELAXED_ONE_IN 8
 #define SHORT_BYTES 32 /* of a page head */
 #define LINE 64
+#define LATE_NS 50000u
 #define WAY_MTU 2048
 
 /* The last lines of READs that have completed without them, by the number of the READ. */
 struct late {
 	struct dv_sge to; /* bytes 0: none */
+	uint64_t since_ns;
 	uint8_t bytes[LINE];
 };
 static struct late late[UV_DEVICES_MAX][TAIL_READS];
@@ -47,12 +51,29 @@ static void tail_come(struct dv_device *nic, struct late *l)
 	l->to.bytes = 0;
 }
 
+void uv_odd_step(struct dv_device *nic)
+{
+	const struct uv_device *device = uv_device_of(nic);
+	uint64_t now_ns;
+
+	if (!(device->odd & UV_ODD_TAIL))
+		return;
+	now_ns = clock_monotonic_ns();
+	for (unsigned i = 0; i < TAIL_READS; i++) {
+		struct late *l = &late[device->index][i];
+
+		if (l->to.bytes && now_ns - l->since_ns > LATE_NS)
+			tail_come(nic, l);
+	}
+}
+
 static void tail_hold(struct late *l, const struct soft_op *op, const uint8_t *before)
 {
 	const struct dv_sge *last = &op->sge[op->sges - 1];
 	uint8_t *at = (uint8_t *)(uintptr_t)last->address + last->bytes - LINE;
 
 	l->to = (struct dv_sge){(uintptr_t)at, LINE, last->lkey};
+	l->since_ns = clock_monotonic_ns();
 	memcpy(l->bytes, at, LINE);
 	memcpy(at, before, LINE);
 }

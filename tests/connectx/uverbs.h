@@ -365,6 +365,8 @@ bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move_plain(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 /* odd.c: the same, or differently */
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
+/* odd.c: what READs still owe comes now, if it is time. Under nic->lock. */
+void uv_odd_step(struct dv_device *nic);
 void uv_gathered(struct dv_qp *qp);
 
 /* message.c */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queues of targets per owner, which directory_flush() sends at the end of a turn; batches in
- * flight, acknowledgements, and hints for holders. A batch that was not acknowledged when its link
- * closed goes back to the front of its queue. Control plane's thread only.
+ * flight, and hints for holders. A batch that was not acknowledged when its link closed goes back
+ * to the front of its queue. Control plane's thread only.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,15 +44,6 @@ void target_queue(struct directory *dir, struct dir_target *target)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-/* True if indices ascend, so that none occurs twice, and are below `count`. */
-static bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
-{
-	for (size_t i = 0; i < failed_count; i++)
-		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
-			return false;
-	return true;
-}
-
 /*
  * Takes a batch from the front of a queue, to be sent over this link. NULL: no memory. The queue is
  * not empty.
@@ -84,18 +75,6 @@ static struct batch *batch_dequeue(
 	return batch;
 }
 
-/* The batch with that serial that was sent over this link; NULL: there is none. */
-static struct batch *batch_find(
-	const struct batches *batches, uint64_t serial, const struct rpc_link *link)
-{
-	struct batch *batch;
-
-	STAILQ_FOREACH (batch, batches, next)
-		if (batch->serial == serial && batch->via == link)
-			break;
-	return batch;
-}
-
 /* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
 static void batch_rewind(struct owner *owner, struct batch *batch)
 {
@@ -119,33 +98,6 @@ static void batch_entries(struct directory *dir, const struct batch *batch)
 		if (batch->kind == DIR_PUBLISH)
 			dir->entry_at[i]->ref = 0;
 	}
-}
-
-/* `failed`: ascending indices of those that the owner had no room for, or whose page it had not. */
-static void batch_resolve(
-	struct directory *dir, struct batch *batch, const uint32_t *failed, size_t failed_count)
-{
-	size_t at = 0;
-
-	for (unsigned i = 0; i < batch->count; i++) {
-		bool listed = at < failed_count && failed[at] == i;
-
-		at += listed;
-		target_resolve(dir, batch->target[i], listed ? OUTCOME_FAILED : OUTCOME_DONE);
-	}
-	free(batch);
-}
-
-/*
- * Pages of the batch that were evicted lately, or that are copies (Ack.again). The last one first,
- * so that the first one of a prompt is evicted last.
- */
-static void batch_again(
-	struct directory *dir, const struct batch *batch, const uint32_t *again, size_t count)
-{
-	for (size_t i = count; i > 0 && batch->kind == DIR_PUBLISH; i--)
-		target_again(dir, batch->target[again[i - 1] / AGAIN_KINDS],
-			(enum evicted)(again[i - 1] % AGAIN_KINDS));
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -250,29 +202,7 @@ void directory_flush(struct control *control)
 	owners_send(dir);
 }
 
-/* ---- acknowledgements and lost links --------------------------------------------------------- */
-
-bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
-{
-	struct directory *dir = control->directory;
-	struct owner *owner = owner_at(dir, link->member->record.peer);
-	struct batch *batch = batch_find(&owner->batches, ack->serial, link);
-
-	if (!batch || owner->ref != member_link_ref(link) ||
-		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
-		!failed_fit(AGAIN_KINDS * (size_t)batch->count, ack->n_again, ack->again))
-		return false;
-	STAILQ_REMOVE(&owner->batches, batch, batch, next);
-	owner->in_flight--;
-	batch_again(dir, batch, ack->again, ack->n_again);
-	batch_resolve(dir, batch, ack->failed, ack->n_failed);
-	owner_served(dir, owner);
-	owner_dirty(dir, owner);
-	show_next(dir, owner);
-	if (owner->walk.slots)
-		move_soon(dir);
-	return true;
-}
+/* ---- lost links ------------------------------------------------------------------------------ */
 
 void owner_rewind(struct owner *owner, const struct rpc_link *link)
 {

@@ -434,11 +434,6 @@ void owner_suspect(struct directory *directory, struct owner *owner, enum suspec
 
 #define AGAIN_KINDS 4u /* of Ack.again: values of enum evicted */
 /*
- * The owner knows more of a page that was published. Whether it is a copy is for the first owner to
- * say, and only of a page that a client has stored: two owners may see two hosts in either order.
- */
-void target_again(struct directory *directory, const struct dir_target *target, enum evicted why);
-/*
  * Sends the request to these members: those that are live, each once. What concerns this engine is
  * executed at once. False: no memory, and the waiter was answered.
  */

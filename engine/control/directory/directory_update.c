@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Updates: one key to be published, removed or forgotten at several members. An update has one
- * target for each of them, and lasts until each has answered or is dead. Those that have a waiter
- * are looked at for their deadlines now and then; a finished update calls its `done`. The functions
- * of directory.h that change entries are here: each turns its request into an update for the owners
- * of the key. Control plane's thread only.
+ * target for each of them, and lasts until each has acknowledged it or is dead. Those that have a
+ * waiter are looked at for their deadlines now and then; a finished update calls its `done`. The
+ * functions of directory.h that change entries are here: each turns its request into an update for
+ * the owners of the key. Control plane's thread only.
  *
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
  * skipped: the owner lacks the slot, and its walk makes up for it (directory_compare.c). A remove
@@ -316,7 +316,11 @@ static bool update_has(const struct dir_update *update, uint32_t ref)
 	return false;
 }
 
-void target_again(struct directory *dir, const struct dir_target *target, enum evicted why)
+/*
+ * The owner knows more of a page that was published. Whether it is a copy is for the first owner to
+ * say, and only of a page that a client has stored: two owners may see two hosts in either order.
+ */
+static void target_again(struct directory *dir, const struct dir_target *target, enum evicted why)
 {
 	const struct dir_update *update = target->update;
 
@@ -390,6 +394,78 @@ bool update_send(struct directory *dir, const struct dir_request *request, const
 	if (update)
 		update_start(dir, update);
 	return update != NULL;
+}
+
+/* ---- acknowledgements ------------------------------------------------------------------------ */
+
+/* True if indices ascend, so that none occurs twice, and are below `count`. */
+static bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
+{
+	for (size_t i = 0; i < failed_count; i++)
+		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
+			return false;
+	return true;
+}
+
+/* The batch with that serial that was sent over this link; NULL: there is none. */
+static struct batch *batch_find(
+	const struct batches *batches, uint64_t serial, const struct rpc_link *link)
+{
+	struct batch *batch;
+
+	STAILQ_FOREACH (batch, batches, next)
+		if (batch->serial == serial && batch->via == link)
+			break;
+	return batch;
+}
+
+/* `failed`: ascending indices of those that the owner had no room for, or whose page it had not. */
+static void batch_resolve(
+	struct directory *dir, struct batch *batch, const uint32_t *failed, size_t failed_count)
+{
+	size_t at = 0;
+
+	for (unsigned i = 0; i < batch->count; i++) {
+		bool listed = at < failed_count && failed[at] == i;
+
+		at += listed;
+		target_resolve(dir, batch->target[i], listed ? OUTCOME_FAILED : OUTCOME_DONE);
+	}
+	free(batch);
+}
+
+/*
+ * Pages of the batch that were evicted lately, or that are copies (Ack.again). The last one first,
+ * so that the first one of a prompt is evicted last.
+ */
+static void batch_again(
+	struct directory *dir, const struct batch *batch, const uint32_t *again, size_t count)
+{
+	for (size_t i = count; i > 0 && batch->kind == DIR_PUBLISH; i--)
+		target_again(dir, batch->target[again[i - 1] / AGAIN_KINDS],
+			(enum evicted)(again[i - 1] % AGAIN_KINDS));
+}
+
+bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = owner_at(dir, link->member->record.peer);
+	struct batch *batch = batch_find(&owner->batches, ack->serial, link);
+
+	if (!batch || owner->ref != member_link_ref(link) ||
+		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
+		!failed_fit(AGAIN_KINDS * (size_t)batch->count, ack->n_again, ack->again))
+		return false;
+	STAILQ_REMOVE(&owner->batches, batch, batch, next);
+	owner->in_flight--;
+	batch_again(dir, batch, ack->again, ack->n_again);
+	batch_resolve(dir, batch, ack->failed, ack->n_failed);
+	owner_served(dir, owner);
+	owner_dirty(dir, owner);
+	show_next(dir, owner);
+	if (owner->walk.slots)
+		move_soon(dir);
+	return true;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */

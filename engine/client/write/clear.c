@@ -18,42 +18,8 @@
 #include "engine/client/attach/session.h"
 #include "engine/client/write/write.h"
 
-/* What pc_clear() or pc_clear_cluster() asks, and the answer. */
-struct clear {
-	struct page_key group; /* bits of the group */
-	uint16_t what;         /* CLEAR_* */
-	uint32_t status;       /* of the answer: enum op_status */
-	uint32_t place, generation;
-};
-
-void clear_step(struct pc_batch *b)
-{
-	struct clear *clear = b->clear;
-	uint64_t rest_ns = b->deadline_ns - b->channel->now_ns;
-	struct ctl_op op = {.kind = CTL_CLEAR,
-		.count = clear->what,
-		.key = clear->group,
-		/* so that the engine's own answer comes in time */
-		.deadline_ns = b->deadline_ns - rest_ns / 16};
-	uint32_t i = page_unqueue(b, PAGE_REMOVE);
-
-	if (i != CLIENT_NONE)
-		(void)ctl_ask(b, i, REQUEST_CLEAR, &op);
-}
-
-void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
-{
-	b->clear->status = status;
-	b->clear->place = done->place;
-	b->clear->generation = done->generation;
-	page_done(b, i,
-		status == OP_CANCELLED ? PC_GONE
-		: status == OP_HIT     ? PC_HIT
-				       : PC_UNREACHABLE);
-}
-
 /* 0, or -errno: the engine's answer is in `clear`. */
-static int clear_ask(
+static int clear_call(
 	struct pc_channel *ch, const char *group, unsigned timeout_ms, struct clear *clear)
 {
 	uint64_t deadline_ns = clock_monotonic_ns() + timeout_ns(timeout_ms);
@@ -108,7 +74,7 @@ static int clear_ask(
 int pc_clear(struct pc_channel *ch, const char *group, unsigned timeout_ms, uint64_t *ret_pages)
 {
 	struct clear clear = {.what = 0};
-	int rc = clear_ask(ch, group, timeout_ms, &clear);
+	int rc = clear_call(ch, group, timeout_ms, &clear);
 
 	if (rc == 0 && ret_pages)
 		*ret_pages = (uint64_t)clear.generation << 32 | clear.place;
@@ -119,7 +85,7 @@ int pc_clear_cluster(
 	struct pc_channel *ch, const char *group, unsigned timeout_ms, unsigned *ret_hosts)
 {
 	struct clear clear = {.what = CLEAR_CLUSTER};
-	int rc = clear_ask(ch, group, timeout_ms, &clear);
+	int rc = clear_call(ch, group, timeout_ms, &clear);
 
 	if (rc == 0 && ret_hosts)
 		*ret_hosts = clear.place;

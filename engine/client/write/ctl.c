@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests to the control plane that get one answer, and taking the answers of all: of pages on
- * disk, of removals, of clears (clear.c), and of the credits and pages of a set (set.c). Channel
- * thread.
+ * disk, of removals, of clears, and of the credits and pages of a set (set.c). Channel thread.
  *
  * Two reasons to ask the engine of this host for a page on disk (CTL_PROMOTE):
  *
@@ -206,6 +205,35 @@ static void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status)
 	case OP_CANCELLED: page_done(b, i, PC_GONE); break;
 	default: page_done(b, i, PC_UNREACHABLE);
 	}
+}
+
+/* ---- clears ---------------------------------------------------------------------------------- */
+
+static void clear_step(struct pc_batch *b)
+{
+	struct clear *clear = b->clear;
+	uint64_t rest_ns = b->deadline_ns - b->channel->now_ns;
+	struct ctl_op op = {.kind = CTL_CLEAR,
+		.count = clear->what,
+		.key = clear->group,
+		/* so that the engine's own answer comes in time */
+		.deadline_ns = b->deadline_ns - rest_ns / 16};
+	uint32_t i = page_unqueue(b, PAGE_REMOVE);
+
+	if (i != CLIENT_NONE)
+		(void)ctl_ask(b, i, REQUEST_CLEAR, &op);
+}
+
+static void clear_answer(
+	struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	b->clear->status = status;
+	b->clear->place = done->place;
+	b->clear->generation = done->generation;
+	page_done(b, i,
+		status == OP_CANCELLED ? PC_GONE
+		: status == OP_HIT     ? PC_HIT
+				       : PC_UNREACHABLE);
 }
 
 void ctl_step(struct pc_batch *b)

@@ -55,6 +55,14 @@ void credit_forget(struct pc_channel *ch);
 
 /* ---- ctl.c: requests to the control plane with one answer, and all its answers --------------- */
 
+/* What pc_clear() or pc_clear_cluster() asks, and the answer. */
+struct clear {
+	struct page_key group; /* bits of the group */
+	uint16_t what;         /* CLEAR_* */
+	uint32_t status;       /* of the answer: enum op_status */
+	uint32_t place, generation;
+};
+
 /*
  * Sends a request for page i of the batch, which gets one answer; sets its cookie. False: no room;
  * the page is again first in its queue.
@@ -64,12 +72,5 @@ bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_
 void ctl_step(struct pc_batch *b);
 /* Takes all answers of the control plane. */
 void reap_ctl(struct pc_channel *ch);
-
-/* ---- clear.c: pages of a group of namespaces ------------------------------------------------- */
-
-/* Sends the request of pc_clear() or pc_clear_cluster() when there is room. */
-void clear_step(struct pc_batch *b);
-/* Its answer; `i` is 0. */
-void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

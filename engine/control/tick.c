@@ -18,6 +18,7 @@ static void tick_fired(void *context)
 
 	if (!members_tick(control, now_ns))
 		return;
+	member_seeds_tick(control, now_ns);
 	rpc_tick(control, now_ns);
 	directory_tick(control, now_ns);
 }

@@ -216,6 +216,5 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	members->dials = MEMBER_DIALS_TICK;
 	contacts_tick(control, &beat, now_ns);
 	members_sweep(control, now_ns);
-	member_seeds_tick(control, now_ns);
 	return true;
 }

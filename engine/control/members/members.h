@@ -381,14 +381,14 @@ void seeds_file_close(struct control *control);
 int etcd_open(struct control *control);
 void etcd_close(struct control *control);
 /*
- * Called by the heartbeat: sends heartbeats, dials, and removes members that are silent. False:
- * this engine is leaving, and the heartbeat does nothing more.
+ * Called by the heartbeat: sends heartbeats, and removes members that are silent. False: this
+ * engine is leaving, and the heartbeat does nothing more.
  */
 bool members_tick(struct control *control, uint64_t now_ns);
 /*
  * Dials each seed that does not lead to a live member or a candidate of the table; none while the
  * own memory is being registered. Called when that is done (memory_export_done()), at each
- * heartbeat (members_tick()), for a new list of seeds, and by members_open().
+ * heartbeat after members_tick(), for a new list of seeds, and by members_open().
  */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */

@@ -51,6 +51,14 @@ class Engines(cluster.Cluster):
         """The families of one engine."""
         return exposition.parse(self.get_patiently(i))
 
+    def anonymous_bytes(self, i):
+        """Memory of the engine's process that is neither a file nor a pool."""
+        with open(f"/proc/{self.process[i].pid}/status") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line[:8] == "RssAnon:")
+
+    def open_files(self, i):
+        return len(os.listdir(f"/proc/{self.process[i].pid}/fd"))
+
 
 class Monotonic:
     """Sees to it that no counter and no histogram of any engine goes back or disappears."""

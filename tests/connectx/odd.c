@@ -5,7 +5,8 @@
  * ports are set up elsewhere. Run by the NIC's thread, under nic->lock.
  *
  *   tail       1 READ in 15 completes without its last line, which comes four READs later, and
- *              within LATE_NS: an answer that a card owes does not wait for other READs
+ *              within LATE_NS. A line that comes after its call has returned is wrong bytes with
+ *              rail.validate = crc, too: LATE_NS is no limit of what that setting cures
  *   stale      1 short READ in 3 returns what the short READ before it returned
  *   torn       the halves of an 8-byte READ are taken one after the other
  *   order      READs are executed again after a later one: a lost response

@@ -73,7 +73,7 @@ struct net_gate {
 	TAILQ_HEAD(, net_link) waiting;
 };
 
-#define GATE_WAITS_MAX 64u /* from then on no connections are accepted: none of these is in vain */
+#define GATE_WAITS_MAX 64u /* with more, no connections are accepted: none of these is in vain */
 #define ACCEPTS_MAX 16u    /* connections in one turn of the loop */
 #define ACCEPT_PAUSE_US 1000u
 

@@ -387,15 +387,17 @@ static inline void channel_answer(
 /* ---- intake.c ---- */
 /* Takes ops from all clients' op rings. Returns their number. */
 unsigned rail_take(struct rail *rail);
-
-/* ---- run.c ---- */
-struct rail_run *run_new(struct rail *rail);
-void run_free(struct rail *rail, struct rail_run *run);
 /*
  * Routes a taken run: to the connection of its peer, to the list of runs that wait for one, or back
  * to the client with OP_PEER_DOWN or OP_INVALID.
  */
 void run_route(struct rail *rail, struct rail_run *run);
+/* Counts a run of this connection; run_queue() or run_queue_heads() follows. */
+void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run);
+
+/* ---- run.c ---- */
+struct rail_run *run_new(struct rail *rail);
+void run_free(struct rail *rail, struct rail_run *run);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
  */
@@ -416,8 +418,6 @@ static inline void run_queue_heads(struct rail *rail, struct conn *conn, struct 
 	if (!list_linked(&conn->waiting))
 		list_append(&rail->waiting, &conn->waiting);
 }
-/* Counts a run of this connection; run_queue() or run_queue_heads() follows. */
-void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run);
 
 /* ---- lone_page.c ---- */
 /* Counts the regions that the list of segments names: `change` is 1 or -1. */

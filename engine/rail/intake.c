@@ -4,7 +4,7 @@
  * copies the lines of each run once, validates the copy, because the client may write its ring at
  * any time, and starts the run. Poll core only; the hot path.
  */
-#include "engine/rail/core.h"
+#include "engine/rail/lot.h"
 
 /* ---- validation of a run --------------------------------------------------------------------- */
 
@@ -279,6 +279,88 @@ static bool lone_possible(struct rail *rail, const struct rail_channel *channel,
 	run->listed = true;
 	segments_copy(rail, run, ops, at + 1);
 	return segments_possible(rail, channel, run);
+}
+
+/* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
+
+/* True if every pair of heads of the look-up lies in the heads of a pool that the peer exported. */
+static bool conn_has_heads(const struct conn *conn, const struct rail_run *run)
+{
+	for (uint32_t i = 0; i < run->header.pages; i++) {
+		uint64_t at = run_remote(run, OP_LOOKUP, i);
+		const struct rail_remote *heads = run_region(conn, run, &at);
+
+		if (at + sizeof(struct bucket) > heads->length)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
+ * or every bucket in the shard, or every pair of heads in the heads.
+ */
+static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
+{
+	const struct rail_remote *remote = conn->handle->region;
+	uint32_t region = run->header.region;
+
+	if (unlikely(region == REGION_HEADS_0))
+		return conn_has_heads(conn, run);
+	return run->reach <= remote[region].length &&
+	       (run->header.kind == OP_LOOKUP ||
+		       run->unit_max <
+			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
+}
+
+void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	run->conn = conn;
+	if (conn->runs_live && unlikely(conn->runs_channel != run->channel))
+		conn->runs_channel = CHANNEL_NONE;
+	else
+		conn->runs_channel = run->channel;
+	conn->runs_live++;
+	conn->run_pages += run->header.pages;
+	conn->taken_bytes += run->bytes;
+	if (unlikely(conn->stalled))
+		rail->parked += run->header.pages;
+	else
+		rail->taken_bytes += run->bytes;
+}
+
+/* Is there room for these pages among those that wait for a peer? */
+static inline bool rail_may_park(const struct rail *rail, uint32_t pages)
+{
+	return rail->parked + pages <= RAIL_PARKED_MAX;
+}
+
+void run_route(struct rail *rail, struct rail_run *run)
+{
+	const struct run *h = &run->header;
+	struct peer_slot *slot = peer_slot_of(rail, h->peer);
+	struct conn *conn = slot->conn;
+
+	if (likely(conn && conn->handle->ref == h->peer_ref)) {
+		if (unlikely(conn->state != CONN_OPEN ||
+			     (conn->stalled &&
+				     (!rail_may_park(rail, h->pages) || conn_full(rail, conn))))) {
+			run_end(rail, run, OP_PEER_DOWN);
+		} else if (unlikely(!conn_has_run(conn, run))) {
+			run_end(rail, run, OP_INVALID);
+		} else {
+			run_enter_conn(rail, conn, run);
+			run_queue(rail, conn, run); /* runs_post() takes it */
+		}
+		return;
+	}
+	if (!rail_may_park(rail, h->pages)) {
+		run_end(rail, run, OP_PEER_DOWN);
+		return;
+	}
+	rail->parked += h->pages;
+	list_append(&slot->parked, &run->pending);
+	peer_want(rail, slot, h->peer, h->peer_ref);
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ SOURCES = {
     "engine/control/clients/client_channel.c": {"channel_asked_take", "client_channel_returned"},
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
     "engine/control/copies/copies.c": {"read_kick", "copies_turn"},
-    "engine/control/loop.c": {"loop_sleep_or_work"},
+    "engine/control/loop.c": {"loop_copies_drain", "loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
     "engine/client/page/key.c": {"channel_epoch"},
@@ -141,6 +141,7 @@ SEQUENCES = {
     "channel_listen": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
     "poll_sleep": {
         "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
+    "loop_copies_drain": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "loop_sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<loop_turn>"]},
     "submit_ctl_flush": {
         "aarch64": [r"bl\s.*<submit_ctl_publish>", r"dmb\s+ish$", r"bl?\s.*<submit_ctl_wake>"]},

@@ -121,7 +121,7 @@ class Installed(unittest.TestCase):
             expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]
         found = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
                  for name in names]
-        package = [path for path in found if path.endswith((".py", ".abi3.so"))
+        package = [path for path in found if path.endswith((".py", ".abi3.so", "/trace-stalls"))
                    and "-packages/peercache/" in path]
         if package:
             expected += [self.path("bindir", name)
@@ -132,7 +132,7 @@ class Installed(unittest.TestCase):
             sources = glob.glob("**/*.py", recursive=True, root_dir=os.path.join(
                 ROOT, "engine/client/python/peercache"))
             self.assertEqual(sorted(path.split("-packages/peercache/")[1] for path in package),
-                             sorted([*sources, "_peercache.abi3.so"]))
+                             sorted([*sources, "_peercache.abi3.so", "trial/trace-stalls"]))
 
     def test_no_link_of_an_installed_page_is_dead(self):
         """Each page, the target of each of its links, and no link to a file that is not there."""

@@ -312,7 +312,7 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	struct pool *pool = evict->control->rail[rail].pool;
 	struct evict_class *class = evict_class_of(evict, rail, length);
 	struct room room = {.rail = rail};
-	uint32_t bytes = class->units * PAGE_UNIT, want, have, made;
+	uint32_t bytes = class->units * PAGE_UNIT, want, have, made, most;
 	bool own;
 
 	if (class->units == 0)
@@ -321,10 +321,10 @@ void evict_refill_by(struct evict *evict, unsigned rail, uint32_t length, struct
 	have = pool_free(pool, bytes) + pool_resting(pool, bytes);
 	want = class->waiting + class_ahead_slots(class, have);
 	room.units = class->units;
-	made = class->waiting + EVICT_BURST; /* a quota may have become much smaller */
+	most = class->waiting + EVICT_BURST; /* a quota may have become much smaller */
 	if (have < want && group)
 		have += evict_group(
-			evict, group, more, want - have < made ? want - have : made, &room);
+			evict, group, more, want - have < most ? want - have : most, &room);
 	own = group || (class->waiting && class->own == class->waiting);
 	if (own)
 		want = class->waiting;

@@ -28,10 +28,7 @@ static inline uint64_t evict_reserve(uint64_t slots)
 	return ahead < slots / EVICT_AHEAD_SHARE ? ahead : slots / EVICT_AHEAD_SHARE;
 }
 
-/*
- * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
- * it.
- */
+/* One page size of one pool: how many slots its credit requests wait for, and its demand. */
 struct evict_class {
 	uint32_t units;   /* page size in units; 0: this record is unused */
 	uint32_t held;    /* number of credits and pages of this size */

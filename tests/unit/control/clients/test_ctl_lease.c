@@ -103,13 +103,18 @@ static void client_exits_after_the_close(void)
 
 /* ---- the check ------------------------------------------------------------------------------- */
 
-/* Fills the pool with credits; one of them is `slot`. */
-static void fill_pool(void)
+static void open_both(void)
 {
 	client_open(&owner, 0);
 	client_open(&waiter, 1);
 	raw = 77000000000ull;
 	pass_time_to(now, raw);
+}
+
+/* Fills the pool with credits; one of them is `slot`. */
+static void fill_pool(void)
+{
+	open_both();
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(take(&waiter, 0, BIG).status, OP_HIT);
 	slot = take(&owner, 0, BIG);
@@ -169,17 +174,20 @@ static void limbo_begins_at_the_end_of_the_turn(void **state)
 	client_close(&owner);
 }
 
+/* The owner fills the pool with pages. */
+static void store_pages(void)
+{
+	open_both();
+	for (unsigned i = 0; i < 4; i++)
+		store(&owner, i, BIG);
+}
+
 /* Its slot is counted as resting as long as the pool lets it rest, not as CLOCK_MONOTONIC says. */
 static void a_waiting_request_evicts_once_although_the_clock_is_slewed(void **state)
 {
 	struct ctl_done done;
 
-	client_open(&owner, 0);
-	client_open(&waiter, 1);
-	raw = 77000000000ull;
-	pass_time_to(now, raw);
-	for (unsigned i = 0; i < 4; i++)
-		store(&owner, i, BIG);
+	store_pages();
 	put(&waiter, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = BIG});
 	turns();
 	assert_int_equal(control.counter[COUNTER_pages_evicted], 1);
@@ -199,12 +207,7 @@ static void a_removed_page_is_room_for_the_next_request(void **state)
 {
 	struct ctl_done done;
 
-	client_open(&owner, 0);
-	client_open(&waiter, 1);
-	raw = 77000000000ull;
-	pass_time_to(now, raw);
-	for (unsigned i = 0; i < 4; i++)
-		store(&owner, i, BIG);
+	store_pages();
 	put(&owner, (struct ctl_op){.kind = CTL_REMOVE, .key = key_of(2)});
 	turns();
 	put(&waiter, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = BIG});
